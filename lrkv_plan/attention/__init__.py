@@ -1,0 +1,1 @@
+"""Attention designs as data: cached tensors, weight matrices and decode work per layer."""

@@ -1,0 +1,63 @@
+"""The list of known families: name -> spec class and builder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from lrkv_plan.attention.grouped import grouped_layout
+from lrkv_plan.attention.latent import latent_layout
+from lrkv_plan.attention.layout import AttentionLayout
+from lrkv_plan.attention.low_rank import low_rank_layout
+from lrkv_plan.errors import SpecError
+from lrkv_plan.specs.attention import (
+    AttentionSpec,
+    GroupedSpec,
+    LatentSpec,
+    LowRankSpec,
+    register_spec_class,
+)
+
+Builder = Callable[[Any, int], AttentionLayout]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A family's spec class and the function (spec, model_dim) -> layout."""
+
+    spec_class: type[AttentionSpec]
+    build: Builder
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+def register_family(name: str, spec_class: type[AttentionSpec], build: Builder) -> None:
+    """Add a family; spec files, ``--attention`` and every calculator know it from now on."""
+    FAMILIES[name] = Family(spec_class=spec_class, build=build)
+    register_spec_class(name, spec_class)
+    layout_of.cache_clear()
+
+
+@lru_cache(maxsize=4096)
+def layout_of(spec: AttentionSpec, model_dim: int) -> AttentionLayout:
+    """The layout of one layer with that attention.
+
+    Raises
+    ------
+    SpecError
+        If the family has no builder.
+    """
+    family = FAMILIES.get(spec.family)
+    if family is None:
+        raise SpecError(f"attention family {spec.family!r} has no builder")
+    return family.build(spec, model_dim)
+
+
+register_family("mha", GroupedSpec, grouped_layout)
+register_family("gqa", GroupedSpec, grouped_layout)
+register_family("mqa", GroupedSpec, grouped_layout)
+register_family("mla", LatentSpec, latent_layout)
+register_family("lrkv", LowRankSpec, low_rank_layout)

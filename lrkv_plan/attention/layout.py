@@ -1,0 +1,129 @@
+"""What one attention layer keeps, weighs and computes, as data that calculators loop over.
+
+A family's builder fills an ``AttentionLayout``; no calculator asks which family made it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from fractions import Fraction
+
+from lrkv_plan.errors import PlacementError
+
+
+class Sharding(enum.Enum):
+    """Where the copies of a tensor live in a tensor-parallel group."""
+
+    BY_COPY = "by_copy"  # dealt out; with fewer copies than GPUs, each is on several
+    REPLICATED = "replicated"  # every GPU holds every copy
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedTensor:
+    """Rows that one layer keeps per token: ``copies_per_layer`` rows of ``width`` scalars."""
+
+    name: str
+    width: int
+    copies_per_layer: int
+    sharding: Sharding
+
+    def copies_per_gpu(self, tp_size: int) -> int:
+        """Copies on one GPU of ``tp_size``: ceil(copies / P), or all when replicated.
+
+        Raises
+        ------
+        PlacementError
+            If the copies can neither be dealt out evenly nor repeated evenly.
+        """
+        copies = self.copies_per_layer
+        if self.sharding is Sharding.REPLICATED:
+            return copies
+        if copies % tp_size and tp_size % copies:
+            allowed = [p for p in range(1, copies + 1) if copies % p == 0]
+            raise PlacementError(
+                f"tp_size {tp_size}: {copies} copies of {self.name} can neither be dealt out nor "
+                f"repeated evenly; allowed: {', '.join(map(str, allowed))}, or a multiple of {copies}"
+            )
+        return max(1, copies // tp_size)
+
+
+class WeightRole(enum.Enum):
+    """What a weight is counted as when parameters are compared."""
+
+    QUERY = "query"
+    KEY_VALUE = "key_value"
+    OUTPUT = "output"
+    OTHER = "other"  # biases and norms inside attention
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightMatrix:
+    """``copies`` matrices of ``rows`` x ``cols``; a vector has one column."""
+
+    name: str
+    rows: int
+    cols: int
+    role: WeightRole
+    copies: int = 1
+
+    @property
+    def n_params(self) -> int:
+        """Parameters in all copies."""
+        return self.rows * self.cols * self.copies
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeWork:
+    """Multiply-adds of one layer in one decode step, all heads of one sequence.
+
+    With T cached tokens and q query tokens the step takes
+    ``q (T per_token + per_step) + T expand_per_token`` multiply-adds.
+    """
+
+    path: str
+    per_token: int
+    per_step: int
+    expand_per_token: int = 0
+
+    def multiply_adds(self, context_tokens: int, query_tokens: int = 1) -> int:
+        """Multiply-adds of one layer and step; one is 2 FLOPs."""
+        scanned = context_tokens * self.per_token + self.per_step
+        return query_tokens * scanned + context_tokens * self.expand_per_token
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionLayout:
+    """One layer's attention. ``work[0]`` is the path that a serving engine would take."""
+
+    label: str
+    n_heads: int
+    cached: tuple[CachedTensor, ...]
+    weights: tuple[WeightMatrix, ...]
+    work: tuple[DecodeWork, ...]
+
+    def check_tp_size(self, tp_size: int) -> None:
+        """Raise ``PlacementError`` unless an engine can run this layer on ``tp_size`` GPUs.
+
+        Query heads must be dealt out evenly, and so must every cached tensor or be repeated
+        evenly (real engines: n_heads % P = 0, and n_kv_heads % P = 0 or P % n_kv_heads = 0).
+        """
+        if tp_size < 1:
+            raise PlacementError(f"tp_size {tp_size}: must be at least 1")
+        if self.n_heads % tp_size:
+            allowed = [p for p in range(1, self.n_heads + 1) if self.n_heads % p == 0]
+            raise PlacementError(
+                f"tp_size {tp_size}: {self.n_heads} query heads of {self.label} cannot be dealt "
+                f"out evenly; allowed: {', '.join(map(str, allowed))}"
+            )
+        for tensor in self.cached:
+            tensor.copies_per_gpu(tp_size)
+
+    def scalars_per_token(self) -> int:
+        """Scalars that one layer keeps per token, one copy of everything."""
+        return sum(t.width * t.copies_per_layer for t in self.cached)
+
+    def arithmetic_ratio(self, reference: AttentionLayout, context_tokens: int) -> Fraction:
+        """Multiply-adds of the first path over those of ``reference`` at that context."""
+        mine = self.work[0].multiply_adds(context_tokens)
+        return Fraction(mine, reference.work[0].multiply_adds(context_tokens))

@@ -1,0 +1,1 @@
+"""Arithmetic on layouts: numbers in, frozen results out; no files, no printing."""

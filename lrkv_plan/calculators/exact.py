@@ -1,0 +1,108 @@
+"""Exact products of counts: Python numbers or numpy integer arrays, refused beyond int64.
+
+numpy wraps int64 silently, so the largest possible product is bounded first with Python integers.
+numpy itself is imported only by callers that pass arrays.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from lrkv_plan.errors import UsageError
+from lrkv_plan.units import INT64_MAX
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    IntArray: TypeAlias = npt.NDArray[np.int64]
+    Count: TypeAlias = int | IntArray
+    Exact: TypeAlias = int | Fraction | IntArray
+
+
+def is_array(value: object) -> bool:
+    """Whether ``value`` is a numpy array (without importing numpy)."""
+    return hasattr(value, "dtype") and hasattr(value, "shape")
+
+
+def as_count(name: str, value: Any, minimum: int = 1) -> Count:
+    """``value`` as an integer or an int64 array, every element at least ``minimum``.
+
+    Raises
+    ------
+    UsageError
+        If it is not whole, is below ``minimum`` or exceeds int64.
+    """
+    if is_array(value) or isinstance(value, list | tuple):
+        return _as_array(name, value, minimum)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise UsageError(f"{name} {value!r}: must be a whole number")
+    number = int(value.__index__())
+    if not minimum <= number <= INT64_MAX:
+        raise UsageError(f"{name} {number}: must be from {minimum} to 2**63 - 1")
+    return number
+
+
+def _as_array(name: str, value: Any, minimum: int) -> IntArray:
+    import numpy as np
+
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        raise UsageError(f"{name}: an array of {array.dtype} is not whole numbers")
+    if array.size and (int(array.min()) < minimum or int(array.max()) > INT64_MAX):
+        raise UsageError(f"{name}: elements must be from {minimum} to 2**63 - 1")
+    return array.astype(np.int64)
+
+
+def largest(value: Exact) -> int | Fraction:
+    """The largest element, as a Python number."""
+    if isinstance(value, int | Fraction):
+        return value
+    return int(value.max()) if value.size else 0
+
+
+def exact_product(scale: int | Fraction, *counts: Count) -> Exact:
+    """``scale`` times all ``counts``, exact.
+
+    Without arrays the result is an int, or a Fraction when it is not whole. With arrays it is an
+    int64 array; a product that is not whole everywhere is refused, since int64 cannot hold it.
+
+    Raises
+    ------
+    UsageError
+        If the product would overflow int64, or an array of it would not be whole.
+    """
+    fraction = Fraction(scale)
+    bound: int | Fraction = fraction.numerator
+    for count in counts:
+        bound *= largest(count)
+    if bound > INT64_MAX:
+        raise UsageError(f"the product {float(bound):.3g} would overflow int64 (2**63 - 1)")
+    product: Any = fraction.numerator
+    for count in counts:
+        product = product * count
+    if not is_array(product):
+        return simplest(Fraction(product, fraction.denominator))
+    if (product % fraction.denominator).any():
+        raise UsageError(
+            f"not a whole number of bytes everywhere (steps of 1/{fraction.denominator}): "
+            "pass one number instead of an array"
+        )
+    quotient: Exact = product // fraction.denominator
+    return quotient
+
+
+def simplest(value: int | Fraction) -> int | Fraction:
+    """An int where the value is whole, else the Fraction."""
+    return int(value) if Fraction(value).denominator == 1 else value
+
+
+def minimum(value: Count, limit: int | None) -> Count:
+    """The smaller of a count and a limit, elementwise; no limit leaves the count."""
+    if limit is None:
+        return value
+    if isinstance(value, int):
+        return min(value, limit)
+    smaller: Count = value.clip(max=limit)
+    return smaller

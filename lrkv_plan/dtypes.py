@@ -1,0 +1,124 @@
+"""Storage formats of cached scalars: exact bits, with the scales that a format keeps.
+
+A cached row (one token, one copy of one tensor) of ``width`` scalars takes
+``width * bits_per_scalar`` bits plus ``scale_bits`` per group of ``group_size`` scalars.
+Scales that do not grow with the number of tokens (one per tensor) cost nothing per token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from lrkv_plan.errors import SpecError, did_you_mean, shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageFormat:
+    """How one scalar of a cached row is kept.
+
+    ``group_size`` None with ``scale_bits`` above 0 means one scale per row. ``whole_groups``
+    means that a partly filled group is stored in full (llama.cpp blocks).
+    """
+
+    name: str
+    bits_per_scalar: int
+    scale_bits: int = 0
+    group_size: int | None = None
+    whole_groups: bool = False
+    source: str
+
+    def row_bytes(self, width: int) -> Fraction:
+        """Bytes of one row of ``width`` scalars, scales included; exact. [bytes]
+
+        Examples
+        --------
+        >>> STORAGE_FORMATS["q8_0"].row_bytes(128)
+        Fraction(136, 1)
+        """
+        if width == 0:
+            return Fraction(0)
+        group_size = self.group_size or width
+        n_groups = -(-width // group_size)
+        stored_scalars = n_groups * group_size if self.whole_groups else width
+        return Fraction(stored_scalars * self.bits_per_scalar + n_groups * self.scale_bits, 8)
+
+    @property
+    def bits_per_scalar_in_full_groups(self) -> Fraction | None:
+        """Bits per scalar, scales included, when the width is a multiple of the group.
+
+        None where one scale serves a whole row, so that it depends on the row's width.
+        """
+        if self.scale_bits == 0:
+            return Fraction(self.bits_per_scalar)
+        if self.group_size is None:
+            return None
+        return self.bits_per_scalar + Fraction(self.scale_bits, self.group_size)
+
+
+_IEEE = "IEEE 754 / bfloat16: no scales"
+_FORMATS = (
+    StorageFormat(name="fp32", bits_per_scalar=32, source=_IEEE),
+    StorageFormat(name="bf16", bits_per_scalar=16, source=_IEEE),
+    StorageFormat(name="fp16", bits_per_scalar=16, source=_IEEE),
+    StorageFormat(
+        name="fp8", bits_per_scalar=8,
+        source="one scale per tensor, nothing per token (vLLM kv_cache_dtype=fp8)",
+    ),
+    StorageFormat(
+        name="int8", bits_per_scalar=8,
+        source="one scale per tensor, nothing per token (TensorRT-LLM int8 KV cache)",
+    ),
+    StorageFormat(
+        name="int4", bits_per_scalar=4, scale_bits=32,
+        source="fp16 scale and fp16 zero point per token and head (LMDeploy quant_policy=4)",
+    ),
+    StorageFormat(
+        name="fp8_per_token_head", bits_per_scalar=8, scale_bits=32,
+        source="one fp32 scale per token and head (vLLM fp8_per_token_head)",
+    ),
+    StorageFormat(
+        name="int8_per_token_head", bits_per_scalar=8, scale_bits=32,
+        source="one fp32 scale per token and head (vLLM int8_per_token_head)",
+    ),
+    StorageFormat(
+        name="nvfp4", bits_per_scalar=4, scale_bits=8, group_size=16,
+        source="e2m1 with one e4m3 scale per 16 scalars (NVIDIA NVFP4)",
+    ),
+    StorageFormat(
+        name="mxfp4", bits_per_scalar=4, scale_bits=8, group_size=32,
+        source="e2m1 with one e8m0 scale per 32 scalars (OCP MX v1.0)",
+    ),
+    StorageFormat(
+        name="q8_0", bits_per_scalar=8, scale_bits=16, group_size=32, whole_groups=True,
+        source="32 int8 and one fp16 scale: 34 bytes per 32 scalars (ggml)",
+    ),
+    StorageFormat(
+        name="q4_0", bits_per_scalar=4, scale_bits=16, group_size=32, whole_groups=True,
+        source="32 int4 and one fp16 scale: 18 bytes per 32 scalars (ggml)",
+    ),
+)  # fmt: skip
+STORAGE_FORMATS = {f.name: f for f in _FORMATS}
+
+_ALIASES = {
+    "float32": "fp32", "float": "fp32", "f32": "fp32",
+    "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "f16": "fp16",
+    "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
+}  # fmt: skip
+
+
+def storage_format(name: str) -> StorageFormat:
+    """The format of that name, or of an alias such as ``bfloat16``.
+
+    Raises
+    ------
+    SpecError
+        If the name is unknown; the message lists the known ones.
+    """
+    key = name.strip().lower()
+    found = STORAGE_FORMATS.get(_ALIASES.get(key, key))
+    if found is None:
+        known = ", ".join(STORAGE_FORMATS)
+        hint = did_you_mean(key, [*STORAGE_FORMATS, *_ALIASES])
+        raise SpecError(f"storage format {shown(name)} is unknown{hint} known: {known}")
+    return found

@@ -1,0 +1,1 @@
+"""Frozen, validated descriptions of models, hardware and attention designs."""

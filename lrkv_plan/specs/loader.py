@@ -1,0 +1,127 @@
+"""Find, read and validate models and hardware profiles.
+
+A model argument is a path (YAML, Hugging Face config.json, or a folder that holds one) or the
+name of a shipped file. Search order for names: ``spec_dir``, the copy inside the package, the
+checkout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from lrkv_plan.errors import SpecError, did_you_mean, shown
+from lrkv_plan.specs.base import Frozen
+from lrkv_plan.specs.explain import explain
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.specs.strict_files import read_json, read_yaml
+
+Spec = TypeVar("Spec", bound=Frozen)
+
+MODEL_FOLDER = "model_specs"
+HARDWARE_FOLDER = "hardware_profiles"
+_PACKAGE = Path(__file__).resolve().parent.parent
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def load_model(argument: str | Path, *, spec_dir: Path | None = None) -> ModelSpec:
+    """The model that ``argument`` names.
+
+    Raises
+    ------
+    SpecError
+        If nothing of that name exists, or the file is invalid; the message names file and key.
+    """
+    path = _as_path(argument) or _named(str(argument), MODEL_FOLDER, spec_dir)
+    if path is None:
+        raise _unknown("model", str(argument), MODEL_FOLDER, spec_dir)
+    if path.is_dir():
+        path = path / "config.json"
+        if not path.is_file():
+            raise SpecError(f"{path.parent}: the folder holds no config.json")
+    if path.suffix == ".json":
+        from lrkv_plan.specs.huggingface import import_config
+
+        return import_config(read_json(path), path)
+    return validate(ModelSpec, read_yaml(path), path)
+
+
+def load_hardware(argument: str | Path, *, spec_dir: Path | None = None) -> HardwareProfile:
+    """The hardware profile that ``argument`` names, by file, name or alias.
+
+    Raises
+    ------
+    SpecError
+        If nothing of that name exists, or the file is invalid.
+    """
+    path = _as_path(argument) or _named(str(argument), HARDWARE_FOLDER, spec_dir)
+    if path is not None:
+        return validate(HardwareProfile, read_yaml(path), path)
+    wanted = str(argument).lower()
+    for candidate in shipped_files(HARDWARE_FOLDER, spec_dir):
+        profile = validate(HardwareProfile, read_yaml(candidate), candidate)
+        if wanted in profile.aliases:
+            return profile
+    raise _unknown("hardware", str(argument), HARDWARE_FOLDER, spec_dir)
+
+
+def validate(cls: type[Spec], data: dict[str, Any], path: Path) -> Spec:
+    """``data`` as a spec. Raises ``SpecError`` naming file, key, value and what is allowed."""
+    try:
+        return cls.model_validate(data)
+    except ValidationError as error:
+        raise SpecError(f"{path}: {explain(error, cls)}") from None
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def shipped_files(folder: str, spec_dir: Path | None = None) -> list[Path]:
+    """All YAML files of a shipped folder, by name; those in ``spec_dir`` come first."""
+    files: dict[str, Path] = {}
+    for directory in _directories(folder, spec_dir):
+        for path in sorted(directory.glob("*.yaml")):
+            files.setdefault(path.stem, path)
+    return [files[name] for name in sorted(files)]
+
+
+def _directories(folder: str, spec_dir: Path | None) -> Iterator[Path]:
+    places = (spec_dir, _PACKAGE / folder, _PACKAGE.parent / folder)
+    return (place for place in places if place is not None and place.is_dir())
+
+
+def _as_path(argument: str | Path) -> Path | None:
+    """The argument as a path, if it is one: existing, or written like one."""
+    text = str(argument)
+    path = Path(text).expanduser() if "\0" not in text else None
+    if path is None:
+        raise SpecError(f"{shown(text)} is not a path")
+    try:
+        is_file, is_dir = path.is_file(), path.is_dir()
+    except OSError as error:
+        raise SpecError(f"{shown(text)}: cannot be read: {error.strerror}") from None
+    if is_file or (is_dir and ("/" in text or (path / "config.json").exists())):
+        return path
+    if isinstance(argument, Path) or path.suffix in _SUFFIXES or "/" in text:
+        raise SpecError(f"{text}: no such file or folder")
+    return None
+
+
+def _named(name: str, folder: str, spec_dir: Path | None) -> Path | None:
+    for directory in _directories(folder, spec_dir):
+        path = directory / f"{name.lower()}.yaml"
+        if path.is_file():
+            return path
+    return None
+
+
+def _unknown(kind: str, name: str, folder: str, spec_dir: Path | None) -> SpecError:
+    known = [path.stem for path in shipped_files(folder, spec_dir)]
+    command = {"model": "models"}.get(kind, kind)
+    return SpecError(
+        f"{kind} {shown(name)} is neither a file nor a shipped name{did_you_mean(name, known)}; "
+        f"`lrkv-plan {command}` lists the names"
+    )

@@ -1,0 +1,179 @@
+"""A model as a list of layer groups: what each layer caches, holds and computes with."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import Self
+
+from lrkv_plan.dtypes import STORAGE_FORMATS
+from lrkv_plan.specs.attention import AnyAttention
+from lrkv_plan.specs.base import (
+    ByteCount,
+    Flag,
+    Frozen,
+    HeadCount,
+    LayerCount,
+    Name,
+    Remark,
+    Source,
+    TokenCount,
+    Vocabulary,
+    Width,
+    WidthOrZero,
+)
+
+
+class FixedTensor(Frozen):
+    """Bytes whose format does not follow ``--kv-dtype``: recurrent state, sparse-index keys.
+
+    ``copies`` are dealt out over the tensor-parallel GPUs, or whole on each when ``replicated``.
+    """
+
+    name: Name
+    bytes_per_copy: ByteCount
+    copies: HeadCount = 1
+    sharding: Literal["by_copy", "replicated"] = "by_copy"
+
+
+class DenseFeedForward(Frozen):
+    """One block of ``hidden_dim``; gated blocks have three matrices, others two."""
+
+    kind: Literal["dense"] = "dense"
+    hidden_dim: Width
+    gated: Flag
+    bias: Flag = False
+
+
+class ExpertFeedForward(Frozen):
+    """A mixture: ``n_experts`` blocks of ``hidden_dim`` and one shared block for all tokens."""
+
+    kind: Literal["experts"] = "experts"
+    hidden_dim: Width
+    n_experts: Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+    experts_per_token: Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+    shared_hidden_dim: WidthOrZero = 0
+    dense_hidden_dim: WidthOrZero = 0  # a dense block beside the mixture
+    gated: Flag
+    bias: Flag = False
+    router_bias: Flag = False
+    shared_gate: Flag = False
+
+    @model_validator(mode="after")
+    def _enough_experts(self) -> Self:
+        if self.experts_per_token > self.n_experts:
+            raise ValueError(
+                f"experts_per_token {self.experts_per_token} exceeds n_experts {self.n_experts}"
+            )
+        return self
+
+
+FeedForward = Annotated[DenseFeedForward | ExpertFeedForward, Field(discriminator="kind")]
+
+
+class Norms(Frozen):
+    """Normalisation weights: vectors of ``model_dim``, twice that with a bias."""
+
+    per_mixer: Annotated[int, Field(strict=True, ge=0, le=16)]
+    per_feed_forward: Annotated[int, Field(strict=True, ge=0, le=16)]
+    bias: Flag = False
+    final: Flag = True
+    embedding: Flag = False
+
+
+class LayerGroup(Frozen):
+    """``count`` equal layers.
+
+    ``window_tokens`` bounds how many tokens a layer keeps. ``reuses_cache`` layers attend to the
+    rows of another layer and keep none. ``cached_over`` "encoder" marks cross-attention, whose rows
+    are as many as the encoder's. ``state`` is per sequence, ``index`` per cached token.
+    """
+
+    count: LayerCount
+    attention: AnyAttention | None = None
+    window_tokens: TokenCount | None = None
+    window_kind: Literal["sliding", "chunked"] | None = None
+    reuses_cache: Flag = False
+    cached_over: Literal["context", "encoder"] = "context"
+    state: tuple[FixedTensor, ...] = ()
+    index: tuple[FixedTensor, ...] = ()
+    feed_forward: FeedForward | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        needs_attention = {
+            "window_tokens": self.window_tokens, "reuses_cache": self.reuses_cache,
+            "index": self.index,
+        }  # fmt: skip
+        for key, value in needs_attention.items():
+            if value and self.attention is None:
+                raise ValueError(f"{key} is given for layers without attention")
+        if (self.window_tokens is None) != (self.window_kind is None):
+            raise ValueError("window_tokens and window_kind (sliding or chunked) go together")
+        return self
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, dict | Source) else value
+
+
+Sources = Annotated[tuple[Source, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+_DtypeName = Annotated[Literal[tuple(STORAGE_FORMATS)], Field()]  # type: ignore[valid-type]
+
+
+class ModelSpec(Frozen):
+    """One model. What a source does not state stays None, and its users say so."""
+
+    name: Name
+    source: Sources
+    model_dim: Width
+    vocab_size: Vocabulary | None = None
+    tied_embeddings: Flag | None = None
+    head_bias: Flag = False
+    position_embeddings: Vocabulary | None = None
+    max_context_tokens: TokenCount | None = None
+    encoder_tokens: TokenCount | None = None
+    weight_dtype: _DtypeName | None = None
+    norms: Norms | None = None
+    draft_layers: Annotated[int, Field(strict=True, ge=0, le=1_000)] = 0
+    layers: Annotated[tuple[LayerGroup, ...], Field(min_length=1, max_length=10_000)]
+    layer_order: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None
+    uncounted_parts: tuple[Remark, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+
+    @model_validator(mode="after")
+    def _order_matches(self) -> Self:
+        if self.layer_order is not None:
+            counts = [0] * len(self.layers)
+            for index in self.layer_order:
+                if index >= len(counts):
+                    raise ValueError(f"layer_order names group {index} of {len(counts)}")
+                counts[index] += 1
+            stated = [group.count for group in self.layers]
+            if counts != stated:
+                raise ValueError(
+                    f"layer_order has {counts} layers per group, layers state {stated}"
+                )
+        return self
+
+    @property
+    def n_layers(self) -> int:
+        """All layers, with or without attention. [layers]"""
+        return sum(group.count for group in self.layers)
+
+    @property
+    def attention_groups(self) -> tuple[LayerGroup, ...]:
+        """Groups whose layers attend."""
+        return tuple(group for group in self.layers if group.attention is not None)
+
+    def with_attention(self, designs: tuple[Any, ...]) -> ModelSpec:
+        """The same backbone with one design per attention group, in their order."""
+        swapped = iter(designs)
+        groups = tuple(
+            group
+            if group.attention is None
+            else group.model_copy(update={"attention": next(swapped), "index": ()})
+            for group in self.layers
+        )
+        return self.model_copy(update={"layers": groups})
