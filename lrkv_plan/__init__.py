@@ -6,7 +6,7 @@ The public names are loaded on first use, so that ``import lrkv_plan`` stays che
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
 

@@ -25,6 +25,7 @@ _FLOP_UNITS = {
     "flop": 1, "mflop": 10**6, "gflop": 10**9, "tflop": 10**12, "pflop": 10**15,
     "flops": 1, "mflops": 10**6, "gflops": 10**9, "tflops": 10**12, "pflops": 10**15,
 }  # fmt: skip
+_BINARY_SIZES = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"))
 # Context lengths are named in powers of two: a "128k" model has 131,072 positions.
 _TOKEN_UNITS = {"": 1, "k": 2**10, "m": 2**20}
 
@@ -62,18 +63,15 @@ def parse_bytes(text: str) -> int:
     Raises
     ------
     UsageError
-        If the text has no known unit, or is not a whole number of bytes.
+        If the text is not a number with a known unit.
 
     Examples
     --------
     >>> parse_bytes("80 GiB")
     85899345920
     """
-    value = _parse_with_unit(text, _BYTE_UNITS, "a size in bytes", "80 GiB")
-    if value.denominator != 1:
-        # "79.19 GiB" is a rounded print; the nearest byte is closer than its last digit.
-        return round(value)
-    return int(value)
+    # "79.19 GiB" is a rounded print; the nearest byte is closer than its last digit.
+    return round(_parse_with_unit(text, _BYTE_UNITS, "a size in bytes", "80 GiB"))
 
 
 def parse_bytes_per_s(text: str) -> float:
@@ -117,19 +115,17 @@ def format_bytes(value: int | float | Fraction) -> str:
     >>> format_bytes(339_738_624), format_bytes(4096)
     ('324.0 MiB', '4,096 B')
     """
-    if abs(value) < MIB:
-        whole = value == int(value)
-        return f"{int(value):,} B" if whole else f"{float(value):,.3f} B"
-    for unit, size in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB)):
-        if abs(value) >= size:
-            scaled = float(value / size)
-            return f"{scaled:,.{max(0, 4 - len(str(int(abs(scaled)))))}f} {unit}"
-    raise AssertionError("unreachable: value is at least 1 MiB")
+    number = float(value)
+    if abs(number) < MIB:
+        return f"{int(number):,} B" if number.is_integer() else f"{number:,.3f} B"
+    size, unit = next(s for s in _BINARY_SIZES if abs(number) >= s[0])
+    scaled = number / size
+    return f"{scaled:,.{max(0, 4 - len(str(int(abs(scaled)))))}f} {unit}"
 
 
 def format_rate(value_per_s: float, unit: str) -> str:
     """A rate for people in decimal units: ``3.35 TB/s``, ``989.4 TFLOP/s``."""
-    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if value_per_s >= size:
             return f"{value_per_s / size:.4g} {prefix}{unit}/s"
     return f"{value_per_s:.4g} {unit}/s"

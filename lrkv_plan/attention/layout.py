@@ -43,7 +43,7 @@ class CachedTensor:
             allowed = [p for p in range(1, copies + 1) if copies % p == 0]
             raise PlacementError(
                 f"tp_size {tp_size}: {copies} copies of {self.name} can neither be dealt out nor "
-                f"repeated evenly; allowed: {', '.join(map(str, allowed))}, or a multiple of {copies}"
+                f"repeated evenly; allowed: {', '.join(map(str, allowed))} or multiples of {copies}"
             )
         return max(1, copies // tp_size)
 
@@ -113,8 +113,8 @@ class AttentionLayout:
         if self.n_heads % tp_size:
             allowed = [p for p in range(1, self.n_heads + 1) if self.n_heads % p == 0]
             raise PlacementError(
-                f"tp_size {tp_size}: {self.n_heads} query heads of {self.label} cannot be dealt "
-                f"out evenly; allowed: {', '.join(map(str, allowed))}"
+                f"tp_size {tp_size}: {self.n_heads} query heads cannot be dealt out evenly; "
+                f"allowed: {', '.join(map(str, allowed))}"
             )
         for tensor in self.cached:
             tensor.copies_per_gpu(tp_size)

@@ -8,18 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from lrkv_plan.attention.families import layout_of
 from lrkv_plan.attention.layout import AttentionLayout
-from lrkv_plan.calculators.exact import as_count, exact_product, minimum, simplest
+from lrkv_plan.calculators.exact import (
+    as_count,
+    exact_product,
+    exact_sum,
+    largest,
+    minimum,
+    over_each,
+    simplest,
+)
 from lrkv_plan.dtypes import StorageFormat, storage_format
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.model import FixedTensor, LayerGroup, ModelSpec
 
 if TYPE_CHECKING:
-    from lrkv_plan.calculators.exact import Count, Exact
+    from lrkv_plan.calculators.exact import Count, Exact, IntArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +41,7 @@ class CacheBytes:
     @property
     def total(self) -> Exact:
         """Keys and values, sparse-index keys and recurrent state together. [bytes]"""
-        return self.kv_bytes + self.index_bytes + self.state_bytes
+        return exact_sum(self.kv_bytes, self.index_bytes, self.state_bytes)
 
 
 def row_bytes_per_layer(
@@ -50,7 +58,13 @@ def row_bytes_per_layer(
     )
 
 
-def bytes_per_token(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: int = 1) -> int | Fraction:
+@overload
+def bytes_per_token(
+    model: ModelSpec, *, kv_dtype: str = ..., tp_size: int = ...
+) -> int | Fraction: ...
+@overload
+def bytes_per_token(model: ModelSpec, *, kv_dtype: str = ..., tp_size: IntArray) -> IntArray: ...
+def bytes_per_token(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: Any = 1) -> Any:
     """Key/value bytes that one more token adds, over all layers, on one GPU.
 
     Parameters
@@ -58,11 +72,12 @@ def bytes_per_token(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: int = 
     model : layers that attend to the context and keep their own rows count; layers that reuse
         another's cache, cross-attention, recurrent state and sparse-index keys do not.
     kv_dtype : name of a storage format.
-    tp_size : GPUs sharing the model; 1 gives the whole model's bytes. [GPUs]
+    tp_size : GPUs sharing the model, a number or an integer array; 1 gives the whole model's
+        bytes. [GPUs]
 
     Returns
     -------
-    Bytes per token, exact. [bytes/token]
+    Bytes per token, exact: an int, a Fraction if not whole, or an int64 array. [bytes/token]
 
     Raises
     ------
@@ -83,12 +98,16 @@ def bytes_per_token(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: int = 
     165888
     """
     storage = storage_format(kv_dtype)
-    total = sum(
-        (group.count * _group_row_bytes(model, group, storage, tp_size)
-         for group in model.layers if _keeps_context_rows(group)),
-        start=Fraction(0),
-    )  # fmt: skip
-    return simplest(total)
+
+    def at(size: int) -> int | Fraction:
+        kept = (
+            group.count * _group_row_bytes(model, group, storage, size)
+            for group in model.layers
+            if _keeps_context_rows(group)
+        )
+        return simplest(sum(kept, start=Fraction(0)))
+
+    return over_each("tp_size", tp_size, at)
 
 
 def index_bytes_per_token(model: ModelSpec, *, tp_size: int = 1) -> int:
@@ -169,19 +188,23 @@ def cache_bytes(
     context = as_count("context_tokens", context_tokens)
     batch = as_count("batch_size", batch_size)
     encoder = as_count("encoder_tokens", encoder_tokens or model.encoder_tokens or 0, minimum=0)
-    kv_bytes: Exact = exact_product(0, context, batch)
-    index_bytes: Exact = exact_product(0, context, batch)
+    nothing = exact_product(0, context, batch)
+    kv_parts, index_parts = [nothing], [nothing]
     for group in model.layers:
-        rows = _rows(group, context, encoder)
+        rows = rows_kept(group, context, encoder)
         if rows is not None:
             scale = group.count * _group_row_bytes(model, group, storage, tp_size)
-            kv_bytes = _checked_sum(kv_bytes, exact_product(scale, rows, batch))
+            kv_parts.append(exact_product(scale, rows, batch))
         for tensor in group.index:
-            scale = Fraction(group.count * fixed_bytes_per_gpu(tensor, tp_size))
-            index_bytes = _checked_sum(index_bytes, exact_product(scale, context, batch))
-    state = exact_product(state_bytes_per_sequence(model, tp_size=tp_size), batch)
-    _checked_sum(_checked_sum(kv_bytes, index_bytes), state)
-    return CacheBytes(kv_bytes=kv_bytes, index_bytes=index_bytes, state_bytes=state)
+            index_scale = group.count * fixed_bytes_per_gpu(tensor, tp_size)
+            index_parts.append(exact_product(index_scale, context, batch))
+    held = CacheBytes(
+        kv_bytes=exact_sum(*kv_parts),
+        index_bytes=exact_sum(*index_parts),
+        state_bytes=exact_product(state_bytes_per_sequence(model, tp_size=tp_size), batch),
+    )
+    exact_product(largest(held.total))
+    return held
 
 
 def reference_mha(model: ModelSpec) -> ModelSpec:
@@ -229,21 +252,11 @@ def _group_row_bytes(
 
 
 def _keeps_context_rows(group: LayerGroup) -> bool:
-    return (
-        group.attention is not None and not group.reuses_cache and group.cached_over == "context"
-    )
+    return group.attention is not None and not group.reuses_cache and group.cached_over == "context"
 
 
-def _rows(group: LayerGroup, context: Count, encoder: Count) -> Count | None:
+def rows_kept(group: LayerGroup, context: Count, encoder: Count) -> Count | None:
     """Rows that one sequence keeps in each layer of the group; None where it keeps none."""
     if _keeps_context_rows(group):
         return minimum(context, group.window_tokens)
     return encoder if group.cached_over == "encoder" else None
-
-
-def _checked_sum(left: Exact, right: Exact) -> Exact:
-    """left + right; both are below 2**63, so exact_product's bound is checked once more."""
-    from lrkv_plan.calculators.exact import largest
-
-    exact_product(largest(left) + largest(right))
-    return left + right

@@ -6,6 +6,7 @@ numpy itself is imported only by callers that pass arrays.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -93,6 +94,38 @@ def exact_product(scale: int | Fraction, *counts: Count) -> Exact:
     return quotient
 
 
+def exact_sum(*parts: Exact) -> Exact:
+    """The sum of exact values, refused beyond int64 (``UsageError``)."""
+    bound = sum(largest(part) for part in parts)
+    exact_product(bound)
+    total: Any = 0
+    for part in parts:
+        total = total + part
+    result: Exact = total
+    return result
+
+
+def over_each(name: str, values: Any, of_one: Callable[[int], int | Fraction]) -> Exact:
+    """``of_one`` of a count, or of each distinct element of an array, as an array.
+
+    Raises
+    ------
+    UsageError
+        If an element is not a positive whole number, or a result is not whole.
+    """
+    counts = as_count(name, values, minimum=0)
+    if isinstance(counts, int):
+        return of_one(counts)
+    import numpy as np
+
+    distinct, places = np.unique(counts, return_inverse=True)
+    results = [exact_product(of_one(int(count))) for count in distinct]
+    if any(isinstance(result, Fraction) for result in results):
+        raise UsageError(f"{name}: not a whole number of bytes everywhere; pass one number")
+    table: IntArray = np.array(results, dtype=np.int64)[places].reshape(counts.shape)
+    return table
+
+
 def simplest(value: int | Fraction) -> int | Fraction:
     """An int where the value is whole, else the Fraction."""
     return int(value) if Fraction(value).denominator == 1 else value
@@ -104,5 +137,4 @@ def minimum(value: Count, limit: int | None) -> Count:
         return value
     if isinstance(value, int):
         return min(value, limit)
-    smaller: Count = value.clip(max=limit)
-    return smaller
+    return value.clip(max=limit)

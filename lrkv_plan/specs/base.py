@@ -15,7 +15,8 @@ from lrkv_plan.errors import PlanError
 class Frozen(BaseModel):
     """A value that never changes and knows all its keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Built on first use: a command pays only for the specs that it reads.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 def _as_date(value: Any) -> Any:

@@ -58,14 +58,21 @@ def load_hardware(argument: str | Path, *, spec_dir: Path | None = None) -> Hard
     SpecError
         If nothing of that name exists, or the file is invalid.
     """
+    return find_hardware(argument, spec_dir=spec_dir)[0]
+
+
+def find_hardware(
+    argument: str | Path, *, spec_dir: Path | None = None
+) -> tuple[HardwareProfile, Path]:
+    """``load_hardware`` and the file that it was read from."""
     path = _as_path(argument) or _named(str(argument), HARDWARE_FOLDER, spec_dir)
     if path is not None:
-        return validate(HardwareProfile, read_yaml(path), path)
+        return validate(HardwareProfile, read_yaml(path), path), path
     wanted = str(argument).lower()
     for candidate in shipped_files(HARDWARE_FOLDER, spec_dir):
         profile = validate(HardwareProfile, read_yaml(candidate), candidate)
         if wanted in profile.aliases:
-            return profile
+            return profile, candidate
     raise _unknown("hardware", str(argument), HARDWARE_FOLDER, spec_dir)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
-from lrkv_plan.dtypes import STORAGE_FORMATS
+from lrkv_plan.dtypes import storage_format
+from lrkv_plan.errors import SpecError
 from lrkv_plan.specs.attention import AnyAttention
 from lrkv_plan.specs.base import (
     ByteCount,
@@ -69,7 +70,15 @@ class ExpertFeedForward(Frozen):
         return self
 
 
-FeedForward = Annotated[DenseFeedForward | ExpertFeedForward, Field(discriminator="kind")]
+class NoFeedForward(Frozen):
+    """The block has no feed-forward part; an absent ``feed_forward`` means "not stated"."""
+
+    kind: Literal["none"] = "none"
+
+
+FeedForward = Annotated[
+    DenseFeedForward | ExpertFeedForward | NoFeedForward, Field(discriminator="kind")
+]
 
 
 class Norms(Frozen):
@@ -119,7 +128,16 @@ def _as_tuple(value: Any) -> Any:
 
 
 Sources = Annotated[tuple[Source, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
-_DtypeName = Annotated[Literal[tuple(STORAGE_FORMATS)], Field()]  # type: ignore[valid-type]
+
+
+def _known_format(name: str) -> str:
+    try:
+        return storage_format(name).name
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+
+
+FormatName = Annotated[str, AfterValidator(_known_format)]
 
 
 class ModelSpec(Frozen):
@@ -134,7 +152,7 @@ class ModelSpec(Frozen):
     position_embeddings: Vocabulary | None = None
     max_context_tokens: TokenCount | None = None
     encoder_tokens: TokenCount | None = None
-    weight_dtype: _DtypeName | None = None
+    weight_dtype: FormatName | None = None
     norms: Norms | None = None
     draft_layers: Annotated[int, Field(strict=True, ge=0, le=1_000)] = 0
     layers: Annotated[tuple[LayerGroup, ...], Field(min_length=1, max_length=10_000)]

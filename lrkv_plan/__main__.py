@@ -1,0 +1,5 @@
+"""``python -m lrkv_plan``."""
+
+from lrkv_plan.cli.app import main
+
+main()

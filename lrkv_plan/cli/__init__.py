@@ -1,0 +1,1 @@
+"""The command line: parse, load, call a calculator, hand rows to the report."""

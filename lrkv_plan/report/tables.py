@@ -1,0 +1,215 @@
+"""Rows as a table, markdown, CSV or JSON: the same numbers, rounded only for people.
+
+JSON and CSV carry full precision in base units. A Fraction is written as a number (an int where
+it is whole), and ratios additionally as exact text under ``<key>_exact`` in JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from lrkv_plan import __version__
+
+SCHEMA_VERSION = 1
+
+Row = Mapping[str, Any]
+
+
+class Format(str, enum.Enum):
+    """Output formats of every command."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column for people: what to take from a row, its title, and how to write it."""
+
+    key: str
+    title: str
+    text: Callable[[Any], str] = str
+    is_number: bool = True
+
+    def cell(self, row: Row) -> str:
+        """The cell's text; a dash where there is no value."""
+        value = row.get(self.key)
+        return "-" if value is None else self.text(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One command's answer.
+
+    ``rows`` go to JSON and CSV whole; ``columns`` pick what people see of ``shown_rows`` (all rows
+    when None). ``remarks`` are assumptions and caveats, part of every format but CSV. ``text``,
+    a whole YAML document, takes the place of the columns where there is one.
+    """
+
+    title: str
+    inputs: Row
+    rows: Sequence[Row]
+    columns: Sequence[Column]
+    remarks: Sequence[str] = ()
+    shown_rows: Sequence[Row] | None = None
+    text: str | None = None
+
+
+def as_row(result: Any) -> dict[str, Any]:
+    """A frozen result as one flat row: nested results contribute their fields and properties."""
+    row: dict[str, Any] = {}
+    for spec in dataclasses.fields(result):
+        value = getattr(result, spec.name)
+        if dataclasses.is_dataclass(value):
+            row |= as_row(value)
+        else:
+            row[spec.name] = value
+    return row
+
+
+def render(
+    table: Table, output_format: Format, *, width: int | None = None, color: bool = False
+) -> str:
+    """The table as text, with a final newline."""
+    if output_format is Format.JSON:
+        return to_json(table)
+    if output_format is Format.CSV:
+        return to_csv(table)
+    if output_format is Format.MARKDOWN:
+        return to_markdown(table)
+    return to_text(table, width=width, color=color) if table.text is None else table.text
+
+
+def to_json(table: Table) -> str:
+    """One object: schema_version, tool_version, inputs, rows, remarks."""
+    import json
+
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": __version__,
+        "inputs": _plain(table.inputs),
+        "rows": [_plain(row, exact=True) for row in table.rows],
+        "remarks": list(table.remarks),
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(row: Row, exact: bool = False) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for key, value in row.items():
+        plain[key] = _plain_value(value)
+        if exact and isinstance(value, Fraction) and "ratio" in key:
+            plain[f"{key}_exact"] = str(value)
+    return plain
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 and abs(value) > 1 else float(value)
+    if isinstance(value, Mapping):
+        return _plain(value)
+    if isinstance(value, list | tuple):
+        return [_plain_value(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value
+
+
+def to_csv(table: Table) -> str:
+    """A header and all rows; lists are joined by semicolons, absent values are empty."""
+    import csv
+    import io
+
+    keys = list(dict.fromkeys(key for row in table.rows for key in row))
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(keys)
+    for row in table.rows:
+        writer.writerow([_csv_cell(_plain_value(row.get(key))) for key in keys])
+    return buffer.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    import json
+
+    if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
+        return "; ".join(str(item) for item in value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+
+
+def to_markdown(table: Table) -> str:
+    """A heading, a pipe table with numbers to the right, and the remarks."""
+    lines = [f"**{_escaped(table.title)}**", ""]
+    if table.text is not None:
+        return "\n".join([*lines, "```yaml", table.text.rstrip("\n"), "```"]) + "\n"
+    lines.append("| " + " | ".join(_escaped(c.title) for c in table.columns) + " |")
+    lines.append("| " + " | ".join("---:" if c.is_number else "---" for c in table.columns) + " |")
+    for row in _shown(table):
+        lines.append("| " + " | ".join(_escaped(c.cell(row)) for c in table.columns) + " |")
+    if table.remarks:
+        lines += ["", *(f"- {_escaped(remark)}" for remark in table.remarks)]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _shown(table: Table) -> Sequence[Row]:
+    return table.rows if table.shown_rows is None else table.shown_rows
+
+
+def to_text(table: Table, *, width: int | None = None, color: bool = False) -> str:
+    """A table for a terminal. Without ``width`` it is as wide as it needs: no digit is cut."""
+    import io
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in table.columns:
+        justify: Any = "right" if column.is_number else "left"
+        grid.add_column(Text(column.title), justify=justify, overflow="fold")
+    for row in _shown(table):
+        grid.add_row(*(Text(column.cell(row)) for column in table.columns))
+    buffer = io.StringIO()
+    console = Console(
+        file=buffer,
+        width=width or 10_000,
+        color_system="standard" if color else None,
+        force_terminal=color,
+        no_color=not color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    console.print(Text(table.title, style="bold"))
+    console.print()
+    console.print(grid)
+    for remark in table.remarks:
+        console.print(Text(f"note: {remark}"))
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def count(value: int | Fraction) -> str:
+    """A count with thousands separators; a rational that is not whole keeps three digits."""
+    return f"{int(value):,}" if Fraction(value).denominator == 1 else f"{float(value):,.3f}"
+
+
+def percent(value: Fraction | float) -> str:
+    """A ratio as a percentage with four decimals."""
+    return f"{float(value):.4%}".replace("%", " %")
+
+
+def ratio(value: Fraction | float) -> str:
+    """A ratio as a factor with four decimals."""
+    return f"{float(value):.4f}"

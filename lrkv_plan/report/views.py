@@ -1,0 +1,375 @@
+"""Which columns people see of each command's rows, and what has to be said beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lrkv_plan.dtypes import storage_format
+from lrkv_plan.report.tables import Column, Table, as_row, count, percent, ratio
+from lrkv_plan.units import format_bytes, format_rate
+
+if TYPE_CHECKING:
+    from lrkv_plan.calculators.comparison import CacheRow, ParamsRow, ShardRow, TensorRow
+    from lrkv_plan.calculators.rank_ceiling import Fit, RankCeiling
+    from lrkv_plan.specs.hardware import HardwareProfile
+    from lrkv_plan.specs.model import ModelSpec
+    from lrkv_plan.specs.workload import Workload
+
+_DESIGN = Column(key="attention", title="design", is_number=False)
+_CONTEXT = Column(key="context_tokens", title="context", text=count)
+_TP_SIZE = Column(key="tp_size", title="GPUs", text=count)
+
+
+def cache_table(model: ModelSpec, rows: Sequence[CacheRow], workload: Workload) -> Table:
+    """Cache per design and context."""
+    extra = []
+    if any(row.index_bytes_per_token for row in rows):
+        extra.append(Column(key="index_bytes_per_token", title="index B/token", text=count))
+    if any(row.state_bytes_per_sequence for row in rows):
+        extra.append(
+            Column(key="state_bytes_per_sequence", title="state/sequence", text=format_bytes)
+        )
+    return Table(
+        title=_cache_title("Cache", model, workload),
+        inputs=_cache_inputs(model, workload, [row.context_tokens for row in rows]),
+        rows=[as_row(row) for row in rows],
+        columns=(
+            _DESIGN,
+            _CONTEXT,
+            Column(key="bytes_per_token", title="B/token", text=count),
+            Column(key="bytes_per_token_per_gpu", title="B/token/GPU", text=count),
+            *extra,
+            Column(key="cache_bytes", title="cache", text=format_bytes),
+            Column(key="cache_bytes_per_gpu", title="cache/GPU", text=format_bytes),
+            Column(key="ratio_to_mha", title="of MHA", text=percent),
+        ),
+        remarks=tuple(_cache_remarks(model, rows, workload)),
+    )
+
+
+def tensor_table(model: ModelSpec, rows: Sequence[TensorRow], workload: Workload) -> Table:
+    """One row per cached tensor."""
+    return Table(
+        title=_cache_title("Cached tensors", model, workload),
+        inputs=_cache_inputs(model, workload, [row.context_tokens for row in rows]),
+        rows=[as_row(row) for row in rows],
+        columns=(
+            _DESIGN,
+            _CONTEXT,
+            Column(key="layers", title="layers", text=count),
+            Column(key="tensor", title="tensor", is_number=False),
+            Column(key="width", title="width", text=count),
+            Column(key="copies_per_layer", title="copies", text=count),
+            Column(key="copies_per_gpu", title="on a GPU", text=count),
+            Column(key="sharding", title="sharding", is_number=False),
+            Column(key="window_tokens", title="window", text=count),
+            Column(key="bytes_per_token", title="B/token", text=count),
+            Column(key="cache_bytes", title="cache", text=format_bytes),
+            Column(key="cache_bytes_per_gpu", title="cache/GPU", text=format_bytes),
+        ),
+        remarks=tuple(_cache_remarks(model, (), workload)),
+    )
+
+
+def _cache_title(what: str, model: ModelSpec, workload: Workload) -> str:
+    sequences = "1 sequence" if workload.batch_size == 1 else f"{workload.batch_size:,} sequences"
+    gpus = "1 GPU" if workload.tp_size == 1 else f"tensor parallel over {workload.tp_size} GPUs"
+    return f"{what} of {model.name}: {workload.kv_dtype}, {sequences}, {gpus}"
+
+
+def _cache_inputs(model: ModelSpec, workload: Workload, contexts: list[int]) -> dict[str, Any]:
+    return {
+        "model": model_inputs(model),
+        "context_tokens": list(dict.fromkeys(contexts)),
+        "batch_size": workload.batch_size,
+        "kv_dtype": storage_format(workload.kv_dtype).name,
+        "tp_size": workload.tp_size,
+        "encoder_tokens": workload.encoder_tokens or model.encoder_tokens,
+    }
+
+
+def _cache_remarks(model: ModelSpec, rows: Sequence[CacheRow], workload: Workload) -> Iterator[str]:
+    windows = sorted({g.window_tokens for g in model.layers if g.window_tokens is not None})
+    if windows:
+        yield (
+            f"some layers keep at most {_listed(windows)} tokens, so a cache is smaller than "
+            "B/token times its context"
+        )
+    if any(row.index_bytes_per_token for row in rows):
+        yield "cache includes sparse-index keys (index B/token), which B/token leaves out"
+    if any(row.state_bytes_per_sequence for row in rows):
+        yield "cache includes recurrent state, which does not grow with the context"
+    if any(row.encoder_bytes_per_token for row in rows):
+        tokens = workload.encoder_tokens or model.encoder_tokens
+        yield (
+            f"cache includes cross-attention over {tokens:,} encoder tokens"
+            if tokens
+            else "cross-attention is not in the cache: the number of encoder tokens is not "
+            "stated (--encoder-tokens)"
+        )
+    longest = max((row.context_tokens for row in rows), default=0)
+    if model.max_context_tokens and longest > model.max_context_tokens:
+        yield f"the model's own maximum is {model.max_context_tokens:,} tokens"
+    yield from model.remarks
+
+
+def _listed(values: Sequence[int]) -> str:
+    return " or ".join(f"{value:,}" for value in values)
+
+
+def rank_table(model: ModelSpec, inputs: dict[str, Any], answer: RankCeiling) -> Table:
+    """The rank ceiling and what else fits the same budget."""
+    aligned_name = f"multiple of {answer.alignment}"
+    named: list[tuple[str, str, Fit | None]] = [
+        ("largest rank", "", answer.largest),
+        (aligned_name, "aligned_", answer.aligned),
+        (f"stored padded to {answer.alignment}", "padded_", answer.padded),
+        ("GQA in the budget", "gqa_", answer.grouped),
+        ("MLA in the budget", "mla_", answer.latent),
+    ]
+    value_keys = {
+        "": "rank", "aligned_": "aligned_rank", "padded_": "padded_rank",
+        "gqa_": "gqa_kv_heads", "mla_": "mla_latent_dim",
+    }  # fmt: skip
+    row: dict[str, Any] = {
+        "model": model.name,
+        "budget": inputs["budget"],
+        "budget_bytes_per_token_per_gpu": answer.budget_bytes_per_token_per_gpu,
+        "align": answer.alignment,
+        "next_rank_price_bytes_per_token_per_gpu": answer.next_rank_price_bytes,
+        "next_rank_shortfall_bytes_per_token_per_gpu": answer.next_rank_shortfall_bytes,
+    }
+    shown = []
+    for title, prefix, fit in named:
+        row |= {value_keys[prefix]: None if fit is None else fit.value}
+        row |= {f"{prefix}{key}": None if fit is None else getattr(fit, name) for key, name in _FIT}
+        if fit is not None:
+            shown.append({"title": title, **{key: getattr(fit, name) for key, name in _FIT}})
+    price, shortfall = answer.next_rank_price_bytes, answer.next_rank_shortfall_bytes
+    next_rank = (
+        f"the next rank adds {count(price)} B per token and GPU, {count(shortfall)} B beyond the "
+        "budget"
+        if price is not None and shortfall is not None
+        else "the rank is as wide as a head, and the budget would allow more"
+    )
+    return Table(
+        title=f"Rank ceiling of {model.name}: {inputs['budget']} = "
+        f"{count(answer.budget_bytes_per_token_per_gpu)} B per token and GPU",
+        inputs=inputs,
+        rows=[row],
+        shown_rows=shown,
+        columns=(
+            Column(key="title", title="", is_number=False),
+            _DESIGN,
+            Column(key="bytes_per_token_per_gpu", title="B/token/GPU", text=count),
+            Column(key="spare_bytes_per_token_per_gpu", title="spare", text=count),
+            Column(key="ratio", title="of MHA", text=percent),
+            Column(key="kv_params_ratio", title="K/V weights", text=percent),
+            Column(key="arithmetic_ratio", title="arithmetic", text=ratio),
+            Column(key="arithmetic_ratio_limit", title="long context", text=ratio),
+        ),
+        remarks=(next_rank, *_rank_remarks(inputs, answer), *model.remarks),
+    )
+
+
+_FIT = (
+    ("attention", "text"),
+    ("ratio", "ratio_to_mha"),
+    ("bytes_per_token_per_gpu", "bytes_per_token_per_gpu"),
+    ("spare_bytes_per_token_per_gpu", "spare_bytes_per_token_per_gpu"),
+    ("kv_params_ratio", "kv_params_ratio"),
+    ("arithmetic_ratio", "arithmetic_ratio"),
+    ("arithmetic_ratio_limit", "arithmetic_ratio_limit"),
+)
+
+
+def _rank_remarks(inputs: dict[str, Any], answer: RankCeiling) -> Iterator[str]:
+    if answer.padded.spare_bytes_per_token_per_gpu < 0:
+        yield (
+            f"rank {answer.largest.value} padded to a multiple of {answer.alignment} exceeds the "
+            f"budget; rank {answer.aligned.value} does not"
+        )
+    if inputs["position"] == "rope_rank":
+        yield "rope_rank is exact only if the trained basis spans whole rotary planes"
+    yield (
+        f"of MHA, weights and arithmetic compare with MHA on the same backbone; arithmetic at "
+        f"{inputs['context_tokens']:,} cached tokens, softmax and rotations not counted"
+    )
+
+
+def params_table(model: ModelSpec, rows: Sequence[ParamsRow], match_params: bool) -> Table:
+    """Weights per design."""
+    flat = [as_row(row) for row in rows]
+    matched = (
+        Column(key="hidden_dims", title="matched width", text=lambda dims: _listed(dims)),
+        Column(key="width_change", title="change", text=lambda change: f"{change:+,}"),
+        Column(key="remaining_difference", title="left over", text=lambda left: f"{left:+,}"),
+    )
+    missing = sorted({part for row in rows for part in row.missing})
+    remarks = []
+    if missing:
+        remarks.append(f"the whole model is unknown: {', '.join(missing)} not stated in the spec")
+    if model.uncounted_parts:
+        remarks.append(f"not counted: {'; '.join(model.uncounted_parts)}")
+    return Table(
+        title=f"Weights of {model.name}",
+        inputs={"model": model_inputs(model), "match_params": match_params},
+        rows=flat,
+        columns=(
+            _DESIGN,
+            Column(key="kv_params", title="K/V weights", text=count),
+            Column(key="ratio_to_mha", title="of MHA", text=percent),
+            Column(key="attention_params", title="attention", text=count),
+            Column(key="feed_forward_params", title="feed-forward", text=count),
+            Column(key="embedding_params", title="embeddings", text=count),
+            Column(key="model_params", title="model", text=count),
+            *(matched if match_params else ()),
+        ),
+        remarks=(*remarks, *model.remarks),
+    )
+
+
+def shard_table(model: ModelSpec, rows: Sequence[ShardRow], inputs: dict[str, Any]) -> Table:
+    """Cache per GPU and over the group, per placement policy."""
+    return Table(
+        title=f"Placement of {model.name}: {inputs['kv_dtype']}, bytes per cached token",
+        inputs=inputs,
+        rows=[_shard_row(row) for row in rows],
+        columns=(
+            _DESIGN,
+            _TP_SIZE,
+            Column(key="policy", title="policy", is_number=False),
+            Column(key="cache_bytes_per_token_per_gpu", title="B/token/GPU", text=count),
+            Column(key="aggregate_bytes_per_token", title="B/token, all GPUs", text=count),
+            Column(key="replicated_share", title="repeated", text=percent),
+            Column(key="link_bytes_per_token_per_gpu", title="link B/token/GPU", text=count),
+            Column(key="aggregate_ratio_to_mha", title="of MHA", text=percent),
+        ),
+        remarks=(
+            *dict.fromkeys(
+                f"refused: {row.attention}: {row.refused}" for row in rows if row.refused
+            ),
+            *_policy_remarks(rows),
+            *model.remarks,
+        ),
+    )
+
+
+def _shard_row(row: ShardRow) -> dict[str, Any]:
+    placement = row.placement
+    flat = {"model": row.model, "attention": row.attention, "tp_size": row.tp_size}
+    if placement is None:
+        return {**flat, "policy": "refused", "refused": row.refused}
+    share = {"replicated_share": placement.replicated_share}
+    return {**flat, **as_row(placement), **share, "refused": None}
+
+
+def _policy_remarks(rows: Sequence[ShardRow]) -> Iterator[str]:
+    from lrkv_plan.calculators.placement import POLICIES
+
+    used = {row.placement.policy for row in rows if row.placement is not None}
+    yield from (f"{policy}: {what}" for policy, what in POLICIES.items() if policy in used)
+
+
+def models_table(models: Sequence[ModelSpec], labels: Sequence[str]) -> Table:
+    """The shipped models."""
+    from lrkv_plan.calculators.cache_bytes import bytes_per_token
+    from lrkv_plan.calculators.parameters import parameter_count
+
+    rows = [
+        {
+            "model": model.name,
+            "attention": label,
+            "n_layers": model.n_layers,
+            "model_dim": model.model_dim,
+            "bytes_per_token": bytes_per_token(model),
+            "model_params": parameter_count(model).model_params,
+            "max_context_tokens": model.max_context_tokens,
+        }
+        for model, label in zip(models, labels, strict=True)
+    ]
+    return Table(
+        title="Shipped models (K/V bytes per token in bf16)",
+        inputs={},
+        rows=rows,
+        columns=(
+            Column(key="model", title="model", is_number=False),
+            _DESIGN,
+            Column(key="n_layers", title="layers", text=count),
+            Column(key="model_dim", title="width", text=count),
+            Column(key="bytes_per_token", title="B/token", text=count),
+            Column(key="model_params", title="parameters", text=count),
+            Column(key="max_context_tokens", title="max context", text=count),
+        ),
+    )
+
+
+def hardware_table(profiles: Sequence[HardwareProfile]) -> Table:
+    """The shipped hardware profiles."""
+    return Table(
+        title="Shipped hardware (dense peaks)",
+        inputs={},
+        rows=[
+            {
+                "name": profile.name,
+                "title": profile.title,
+                "generation": profile.generation,
+                "mem_capacity_bytes": profile.mem_capacity_bytes,
+                "mem_visible_bytes": profile.mem_visible_bytes,
+                "mem_bandwidth_bytes_per_s": profile.mem_bandwidth_bytes_per_s,
+                "bf16_flops_per_s": profile.peak_flops_per_s.get("bf16"),
+                "fp8_flops_per_s": profile.peak_flops_per_s.get("fp8"),
+                "l2_bytes": profile.l2_bytes,
+                "link_bytes_per_s": profile.link and profile.link.bandwidth_bytes_per_s,
+            }
+            for profile in profiles
+        ],
+        columns=(
+            Column(key="name", title="name", is_number=False),
+            Column(key="generation", title="generation", is_number=False),
+            Column(key="mem_capacity_bytes", title="memory", text=format_bytes),
+            Column(key="mem_visible_bytes", title="visible", text=format_bytes),
+            Column(key="mem_bandwidth_bytes_per_s", title="bandwidth", text=_bytes_rate),
+            Column(key="bf16_flops_per_s", title="bf16", text=_flops_rate),
+            Column(key="fp8_flops_per_s", title="fp8", text=_flops_rate),
+            Column(key="link_bytes_per_s", title="link, one way", text=_bytes_rate),
+        ),
+    )
+
+
+def model_document(model: ModelSpec) -> Table:
+    """One model as YAML."""
+    from lrkv_plan.specs.writer import model_to_yaml
+
+    return Table(
+        title=f"Model {model.name}",
+        inputs={},
+        rows=[model_inputs(model)],
+        columns=(),
+        text=model_to_yaml(model),
+    )
+
+
+def hardware_document(profile: HardwareProfile, text: str) -> Table:
+    """One hardware profile as the YAML of its file."""
+    return Table(
+        title=f"Hardware {profile.name}",
+        inputs={},
+        rows=[profile.model_dump(mode="json", exclude_none=True)],
+        columns=(),
+        text=text,
+    )
+
+
+def _bytes_rate(value: float) -> str:
+    return format_rate(value, "B")
+
+
+def _flops_rate(value: float) -> str:
+    return format_rate(value, "FLOP")
+
+
+def model_inputs(model: ModelSpec) -> dict[str, Any]:
+    """The resolved model as JSON holds it: every stated field."""
+    return model.model_dump(mode="json", exclude_none=True)
