@@ -36,10 +36,15 @@ def grouped_layout(spec: GroupedSpec, model_dim: int) -> AttentionLayout:
         WeightMatrix(
             name="key", rows=model_dim, cols=kv_heads * key_dim, role=WeightRole.KEY_VALUE
         ),
-        WeightMatrix(
-            name="value", rows=model_dim, cols=kv_heads * value_dim, role=WeightRole.KEY_VALUE
-        ),
     ]
+    if not spec.value_from_key:
+        weights.append(
+            WeightMatrix(
+                name="value", rows=model_dim, cols=kv_heads * value_dim, role=WeightRole.KEY_VALUE
+            )
+        )
+    if spec.sinks:
+        weights.append(WeightMatrix(name="sinks", rows=heads, cols=1, role=WeightRole.OTHER))
     if spec.qkv_bias:
         bias_dim = heads * key_dim + kv_heads * (key_dim + value_dim)
         weights.append(WeightMatrix(name="qkv_bias", rows=bias_dim, cols=1, role=WeightRole.OTHER))

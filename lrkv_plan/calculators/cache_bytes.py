@@ -209,7 +209,7 @@ def cache_bytes(
 
 def reference_mha(model: ModelSpec) -> ModelSpec:
     """The same backbone with full multi-head attention: the denominator of every ratio."""
-    return swap_attention(model, "mha")
+    return swap_attention(model, "mha") if model.attention_groups else model
 
 
 def ratio_to_mha(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: int = 1) -> Fraction | None:

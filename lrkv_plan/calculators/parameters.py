@@ -86,7 +86,7 @@ def kv_params(model: ModelSpec) -> int:
 
 def kv_params_ratio_to_mha(model: ModelSpec) -> Fraction | None:
     """Key/value weights over MHA's on the same backbone: g/H + (r/d_h)(1 + d_h/d) for LRKV."""
-    reference = kv_params(reference_mha(model)) if model.attention_groups else 0
+    reference = kv_params(reference_mha(model))
     return Fraction(kv_params(model), reference) if reference else None
 
 

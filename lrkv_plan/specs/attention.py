@@ -69,7 +69,11 @@ def _text(value: object) -> str:
 
 
 class GroupedSpec(AttentionSpec):
-    """MHA, GQA and MQA: ``n_kv_heads`` key and value heads, each read by an equal group."""
+    """MHA, GQA and MQA: ``n_kv_heads`` key and value heads, each read by an equal group.
+
+    ``sinks`` adds one learned logit per query head. ``value_from_key`` means that values are the
+    keys before their norm and position: both are cached, one projection makes them.
+    """
 
     family: Literal["mha", "gqa", "mqa"]
     n_kv_heads: HeadCount
@@ -77,6 +81,8 @@ class GroupedSpec(AttentionSpec):
     v_head_dim: Width
     qkv_bias: Flag = False
     qk_norm: Flag = False
+    sinks: Flag = False
+    value_from_key: Flag = False
 
     text_argument = "n_kv_heads"
 

@@ -32,7 +32,12 @@ def _sized(parse: Callable[[str], Any]) -> BeforeValidator:
         try:
             return parse(value)
         except PlanError as error:
-            raise ValueError(str(error)) from None
+            problem = str(error)
+        try:  # PyYAML reads 3.35e12, without a point and a sign, as text
+            number = units.parse_number(value)
+        except PlanError:
+            raise ValueError(problem) from None
+        return int(number) if number.denominator == 1 else float(number)
 
     return BeforeValidator(convert)
 

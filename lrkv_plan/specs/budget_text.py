@@ -11,7 +11,7 @@ from lrkv_plan.specs.attention import known_families
 from lrkv_plan.units import parse_bytes, parse_number
 
 _PER_TOKEN = re.compile(r"(.+?)/\s*token(\s*/\s*gpu)?\s*", re.IGNORECASE)
-_MAX_SHARE = 2
+_MAX_BARE_SHARE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ def parse_budget(text: str) -> Budget:
     Raises
     ------
     UsageError
-        If the text is none of the known forms, or a share is above 2 (write a percent sign).
+        If the text is none of the known forms, or a number above 2 without a percent sign.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def parse_budget(text: str) -> Budget:
             f"budget {shown(text)} is not a share (50%, 0.5, 1/3), bytes ('96 KiB/token'), or a "
             "design (gqa:6, mla:512+64)"
         ) from None
-    if share > _MAX_SHARE:
+    if share > _MAX_BARE_SHARE and not set("%/") & set(stripped):
         raise UsageError(
             f"budget {shown(text)} is {float(share):.0%} of MHA; write a percent sign if meant"
         )

@@ -61,7 +61,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}: {where}{error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise SpecError(f"{path}: not valid YAML: {error}") from None
-    return _checked_mapping(path, value)
+    mapping = _mapping(path, value)
+    _refuse_non_finite(path, mapping, "")
+    return mapping
 
 
 def _check_size(path: Path, text: str) -> None:
@@ -98,10 +100,14 @@ def _check_size(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ``SpecError`` naming file and problem."""
+    """The object in a JSON file. Raises ``SpecError`` naming file and problem.
+
+    NaN and Infinity pass: real config.json files hold them in keys that no cache depends on
+    (``time_step_limit: [0.0, Infinity]``), and the importer takes only whole numbers.
+    """
     text = read_text(path)
     try:
-        value = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_refuse_constant)
+        value = json.loads(text, object_pairs_hook=_no_duplicates)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise SpecError(f"{path}: {place}: not valid JSON: {error.msg}") from None
@@ -109,7 +115,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}: nested too deeply") from None
     except ValueError as error:
         raise SpecError(f"{path}: {error}") from None
-    return _checked_mapping(path, value)
+    return _mapping(path, value)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -121,15 +127,10 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number that a spec can hold")
-
-
-def _checked_mapping(path: Path, value: Any) -> dict[str, Any]:
+def _mapping(path: Path, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         what = "empty" if value is None else f"a {type(value).__name__}"
         raise SpecError(f"{path}: holds {what}; a mapping of keys to values is needed")
-    _refuse_non_finite(path, value, "")
     return value
 
 

@@ -1,0 +1,194 @@
+"""One layer's attention from a config.json: heads, widths, MLA, sparse-index keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lrkv_plan.errors import SpecError
+from lrkv_plan.specs.huggingface.fields import MAX_HEADS, MAX_WIDTH, Fields
+from lrkv_plan.specs.huggingface.model_types import ModelType, Switch
+
+HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+KV_HEAD_KEYS = (
+    "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num",
+    "num_attention_groups",
+)  # fmt: skip
+HEAD_DIM_KEYS = ("head_dim", "attention_head_dim", "kv_channels")
+
+# Keys that one kind of layer reads before the common ones (MiMo-V2, Gemma 4).
+_OWN_KEYS = {
+    ("sliding", "heads"): "swa_num_attention_heads",
+    ("sliding", "kv_heads"): "swa_num_key_value_heads",
+    ("sliding", "head_dim"): "swa_head_dim",
+    ("sliding", "v_head_dim"): "swa_v_head_dim",
+    ("full", "head_dim"): "global_head_dim",
+}
+# Bytes of one sparse-index key beyond its fp8 scalars: one fp32 scale.
+_INDEX_SCALE_BYTES = 4
+
+
+def switch(fields: Fields, rule: Switch) -> bool:
+    """The answer of a rule: fixed, or a flag of the file with the code's default."""
+    return rule if isinstance(rule, bool) else fields.flag(*rule)
+
+
+def attention_of(fields: Fields, known: ModelType, kind: str, hidden: int) -> dict[str, Any]:
+    """The attention of a layer of that kind as ``LayerGroup`` keys: attention, and index if any.
+
+    Raises
+    ------
+    SpecError
+        If a head count or width is absent and the model type's code derives none.
+    """
+    if fields.has("kv_lora_rank"):
+        return {"attention": _latent(fields, known), **_index(fields)}
+    other = fields.part("attention_other_setting") if kind == "sliding" else None
+    own = other if other is not None else fields
+    heads = _own(fields, kind, "heads") or own.needed(*HEAD_KEYS, most=MAX_HEADS)
+    kv_heads = _own(fields, kind, "kv_heads") or _kv_heads(own, known, kind, heads)
+    head_dim = _own(fields, kind, "head_dim") or _head_dim(fields, known, hidden, heads)
+    return {"attention": grouped(fields, known, kind, heads, kv_heads, head_dim)}
+
+
+def grouped(
+    fields: Fields, known: ModelType, kind: str, heads: int, kv_heads: int, head_dim: int
+) -> dict[str, Any]:
+    """MHA, GQA or MQA with those heads, and the biases and norms of the model type."""
+    value_dim = _own(fields, kind, "v_head_dim") or fields.integer("v_head_dim", most=MAX_WIDTH)
+    return {
+        "family": "mha" if kv_heads == heads else "mqa" if kv_heads == 1 else "gqa",
+        "n_heads": heads,
+        "n_kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "v_head_dim": value_dim or head_dim,
+        "qkv_bias": switch(fields, known.qkv_bias),
+        "output_bias": switch(fields, known.output_bias),
+        "output_gate": switch(fields, known.output_gate),
+        "qk_norm": switch(fields, known.qk_norm),
+        "sinks": known.sinks,
+        "value_from_key": kind == "full" and fields.flag("attention_k_eq_v"),
+    }
+
+
+def _own(fields: Fields, kind: str, what: str) -> int | None:
+    key = _OWN_KEYS.get((kind, what))
+    return fields.integer(key, most=MAX_WIDTH) if key else None
+
+
+def _head_dim(fields: Fields, known: ModelType, hidden: int, heads: int) -> int:
+    stated = fields.integer(*HEAD_DIM_KEYS, most=MAX_WIDTH)
+    if stated is not None:
+        return stated
+    name = fields.text("model_type")
+    if not known.head_dim_is_quotient:
+        raise SpecError(
+            f"{fields.path}: {fields.prefix}head_dim: is missing, and hidden_size / "
+            f"num_attention_heads would be a guess for model_type {name!r}; add it to the file"
+        )
+    if hidden % heads:
+        raise SpecError(
+            f"{fields.path}: {fields.prefix}head_dim: is missing, and {heads} heads do not divide "
+            f"hidden_size {hidden}; add head_dim to the file"
+        )
+    fields.assume(
+        f"head_dim: hidden_size / num_attention_heads = {hidden // heads}, as {name} computes it"
+    )
+    return hidden // heads
+
+
+def _kv_heads(fields: Fields, known: ModelType, kind: str, heads: int) -> int:
+    """KV heads: flags that fix the number first, then a stated number, then the type's default.
+
+    Falcon-7b states both multi_query and 71 KV heads; its code reads the flag.
+    """
+    flagged = _flagged_kv_heads(fields, heads)
+    if flagged is not None:
+        return flagged
+    if kind == "full" and fields.flag("attention_k_eq_v"):
+        stated = fields.integer("num_global_key_value_heads", most=MAX_HEADS)
+        if stated is not None:
+            return stated
+    decides = known.multi_query_decides and not fields.flag("new_decoder_architecture")
+    stated = None if decides else fields.integer(*KV_HEAD_KEYS, most=MAX_HEADS)
+    if stated is not None:
+        return stated
+    name = fields.text("model_type")
+    if known.kv_heads_default_to_heads:
+        fields.assume(f"num_key_value_heads: absent, so {heads} like the heads, as {name} reads it")
+        return heads
+    key = "multi_query" if decides else KV_HEAD_KEYS[0]
+    raise SpecError(
+        f"{fields.path}: {fields.prefix}{key}: is missing, and one KV head per head would be a "
+        f"guess for model_type {name!r}; add it to the file"
+    )
+
+
+_ATTENTION_TYPES = {
+    "multihead_attention": "mha", "multiquery_attention": "mqa", "grouped_query_attention": "gqa",
+}  # fmt: skip
+
+
+def _flagged_kv_heads(fields: Fields, heads: int) -> int | None:
+    """The number that a flag fixes: multi_query, attention_head_type, MPT's attn_config."""
+    if fields.flag("new_decoder_architecture"):
+        return None
+    if fields.has("multi_query"):
+        return 1 if fields.flag("multi_query") else heads
+    head_type = fields.text("attention_head_type")
+    if head_type is not None:
+        if head_type not in ("multiquery", "multihead"):
+            raise fields.error("attention_head_type", "must be multiquery or multihead")
+        return 1 if head_type == "multiquery" else heads
+    if fields.has("multi_query_attention"):
+        if not fields.flag("multi_query_attention"):
+            return heads
+        return fields.needed("multi_query_group_num", most=MAX_HEADS)
+    if fields.has("multi_query_group_num"):
+        raise SpecError(
+            f"{fields.path}: {fields.prefix}multi_query_attention: is missing; whether "
+            "multi_query_group_num counts depends on it"
+        )
+    inner = fields.part("attn_config")
+    return None if inner is None else _inner_kv_heads(inner, heads)
+
+
+def _inner_kv_heads(inner: Fields, heads: int) -> int | None:
+    kind = inner.text("attn_type")
+    if kind is not None and kind not in _ATTENTION_TYPES:
+        raise inner.error("attn_type", f"must be one of {', '.join(_ATTENTION_TYPES)}")
+    if kind is None:
+        return inner.integer("kv_n_heads", most=MAX_HEADS)
+    family = _ATTENTION_TYPES[kind]
+    if family == "gqa":
+        return inner.needed("kv_n_heads", most=MAX_HEADS)
+    return heads if family == "mha" else 1
+
+
+def _latent(fields: Fields, known: ModelType) -> dict[str, Any]:
+    """MLA; without q_lora_rank (V2-Lite, Moonlight) the query has no latent."""
+    return {
+        "family": "mla",
+        "n_heads": fields.needed(*HEAD_KEYS, most=MAX_HEADS),
+        "latent_dim": fields.needed("kv_lora_rank", most=MAX_WIDTH),
+        "rope_dim": fields.needed("qk_rope_head_dim", most=MAX_WIDTH, least=0),
+        "nope_dim": fields.needed("qk_nope_head_dim", most=MAX_WIDTH),
+        "v_head_dim": fields.needed("v_head_dim", most=MAX_WIDTH),
+        "query_latent_dim": fields.integer("q_lora_rank", most=MAX_WIDTH),
+        "output_bias": switch(fields, known.output_bias),
+    }
+
+
+def _index(fields: Fields) -> dict[str, Any]:
+    """Keys of the sparse-attention index: fp8, with one scale per key."""
+    width = fields.integer("index_head_dim", most=MAX_WIDTH)
+    if width is None:
+        return {}
+    return {
+        "index": (
+            {
+                "name": "index_key",
+                "bytes_per_copy": width + _INDEX_SCALE_BYTES,
+                "sharding": "replicated",
+            },
+        )
+    }

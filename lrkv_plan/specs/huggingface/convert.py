@@ -1,0 +1,166 @@
+"""config.json -> ModelSpec: find the language model, describe its layers, group equal ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from lrkv_plan.errors import SpecError
+from lrkv_plan.specs.explain import explain
+from lrkv_plan.specs.huggingface.attention import attention_of, switch
+from lrkv_plan.specs.huggingface.encoder_decoder import decoder_of, is_encoder_decoder
+from lrkv_plan.specs.huggingface.feed_forward import feed_forwards_of
+from lrkv_plan.specs.huggingface.fields import MAX_WIDTH, Fields
+from lrkv_plan.specs.huggingface.layers import Layer, layers_of, window_of
+from lrkv_plan.specs.huggingface.model_types import (
+    UNCOUNTED_KEYS,
+    UNSUPPORTED_KEYS,
+    UNSUPPORTED_TYPES,
+    ModelType,
+    model_type_of,
+)
+from lrkv_plan.specs.huggingface.nesting import HIDDEN_KEYS, language_part
+from lrkv_plan.specs.huggingface.puzzle import puzzle_layers
+from lrkv_plan.specs.huggingface.recurrent import state_of
+from lrkv_plan.specs.huggingface.whole_model import model_name, source_of, whole_model
+from lrkv_plan.specs.model import LayerGroup, ModelSpec
+
+_ATTENDING = ("full", "sliding", "chunked", "parallel")
+
+
+def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
+    """The model that a Hugging Face config.json describes.
+
+    What the file leaves open and the code of its model type settles is listed in ``remarks``; what
+    neither settles and the cache depends on is an error.
+
+    Raises
+    ------
+    SpecError
+        One line naming file, key, value and what is allowed.
+
+    Examples
+    --------
+    >>> llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+    ...          "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336}
+    >>> model = import_config(llama, Path("llama.json"))
+    >>> model.layers[0].attention.label(), model.remarks[0]
+    ('gqa:8', 'head_dim: hidden_size / num_attention_heads = 128, as llama computes it')
+    """
+    fields, towers = language_part(Fields(config, path))
+    _refuse_unsupported(fields)
+    known = model_type_of(fields.text("model_type"))
+    described = decoder_of(fields) if is_encoder_decoder(fields) else _decoder_only(fields, known)
+    whole = whole_model(fields, known)
+    parts = [*described.pop("uncounted_parts"), *known.uncounted, *towers]
+    if known.extra_positions is not None and whole["position_embeddings"] is None:
+        parts.append("learned position embeddings, whose number is not stated")
+    try:
+        return ModelSpec.model_validate(
+            {
+                "name": model_name(config, path),
+                "source": source_of(path),
+                **whole,
+                **described,
+                "uncounted_parts": tuple(parts),
+                "remarks": tuple(fields.remarks),
+            }
+        )
+    except ValidationError as error:
+        raise SpecError(f"{path}: {explain(error)}") from None
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    name = (fields.text("model_type") or "").removesuffix("_text")
+    if name in UNSUPPORTED_TYPES:
+        raise fields.error("model_type", f"not supported: {UNSUPPORTED_TYPES[name]}")
+    for key, reason in UNSUPPORTED_KEYS.items():
+        if fields.data.get(key) not in (None, False, []):
+            raise fields.error(key, f"not supported: {reason}")
+    missing = [key for key in model_type_of(name).must_state if not fields.has(key)]
+    if missing:
+        raise SpecError(f"{fields.path}: {fields.prefix}{missing[0]}: is missing or null")
+
+
+def _decoder_only(fields: Fields, known: ModelType) -> dict[str, Any]:
+    hidden = fields.needed(*HIDDEN_KEYS, most=MAX_WIDTH)
+    if fields.has("block_configs"):
+        rows = puzzle_layers(fields, known, hidden)
+    else:
+        rows = _rows(fields, known, hidden)
+    groups, order = _grouped(fields, rows)
+    return {
+        "model_dim": hidden,
+        "layers": groups,
+        "layer_order": order if len(groups) > 1 else None,
+        "uncounted_parts": _uncounted(fields, known, groups),
+    }
+
+
+def _rows(fields: Fields, known: ModelType, hidden: int) -> list[dict[str, Any]]:
+    """One ``LayerGroup`` input per layer."""
+    layers = layers_of(fields, known)
+    mixers = {mixer: _mixer(fields, known, mixer, hidden) for mixer in {x.mixer for x in layers}}
+    blocks = feed_forwards_of(fields, known, layers, hidden)
+    return [
+        {"count": 1, **_layer(mixers[layer.mixer], layer), "feed_forward": block}
+        for layer, block in zip(layers, blocks, strict=True)
+    ]
+
+
+def _mixer(fields: Fields, known: ModelType, mixer: str, hidden: int) -> dict[str, Any]:
+    group: dict[str, Any] = {"state": state_of(fields, mixer, hidden), **window_of(fields, mixer)}
+    if mixer in _ATTENDING:
+        group |= attention_of(fields, known, mixer, hidden)
+    return group
+
+
+def _layer(mixer: dict[str, Any], layer: Layer) -> dict[str, Any]:
+    group = dict(mixer)
+    if not layer.has_index:
+        group.pop("index", None)
+    if layer.reuses_cache and "attention" in group:
+        group["reuses_cache"] = True
+    return group
+
+
+def _grouped(fields: Fields, rows: list[dict[str, Any]]) -> tuple[list[LayerGroup], list[int]]:
+    """Equal layers as groups in order of first appearance, and the group of each layer."""
+    numbers: dict[LayerGroup, int] = {}
+    seen: dict[str, int] = {}  # a row is validated once per distinct text
+    order: list[int] = []
+    for row in rows:
+        text = repr(row)
+        if text not in seen:
+            try:
+                group = LayerGroup.model_validate(row)
+            except ValidationError as error:
+                raise SpecError(f"{fields.path}: {explain(error)}") from None
+            seen[text] = numbers.setdefault(group, len(numbers))
+        order.append(seen[text])
+    groups = [g.model_copy(update={"count": order.count(i)}) for g, i in numbers.items()]
+    return groups, order
+
+
+def _uncounted(fields: Fields, known: ModelType, groups: list[LayerGroup]) -> tuple[str, ...]:
+    """Weights that the spec has no place for."""
+    parts = []
+    recurrent = sum(group.count for group in groups if group.state)
+    if recurrent:
+        parts.append(f"weights of {recurrent} recurrent layers")
+    if switch(fields, known.wide_qk_norm):
+        parts.append("query and key norms that span all heads")
+    if known.experts is not None and any(
+        group.feed_forward is not None and group.feed_forward.kind == "experts" for group in groups
+    ):
+        parts.append(known.experts.uncounted)
+    if not fields.flag("no_bias", default=True):
+        parts.append("biases (no_bias is false)")
+    parts += [part for key, part in UNCOUNTED_KEYS.items() if fields.data.get(key)]
+    if fields.has("sparse_attention_config"):
+        fields.assume(
+            "sparse_attention_config: how index keys are stored is not public; they are not counted"
+        )
+    return tuple(dict.fromkeys(filter(None, parts)))

@@ -1,0 +1,149 @@
+"""Typed reading of one config.json mapping: a value is checked where it is taken.
+
+Null counts as absent, as in the code that reads these files. Nothing here knows a model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lrkv_plan.errors import SpecError, shown
+
+# The bounds of ``specs.base``: checked before any list is built from a number.
+MAX_LAYERS = 10_000
+MAX_HEADS = 65_536
+MAX_WIDTH = 4_194_304
+MAX_VOCABULARY = 100_000_000
+MAX_TOKENS = 10**12
+MAX_EXPERTS = 1_000_000
+
+
+class Fields:
+    """A mapping of a config.json, its place in the file, and the assumptions made so far."""
+
+    def __init__(
+        self, data: dict[str, Any], path: Path, prefix: str = "", remarks: list[str] | None = None
+    ) -> None:
+        self.data = data
+        self.path = path
+        self.prefix = prefix
+        self.remarks: list[str] = [] if remarks is None else remarks
+
+    def assume(self, text: str) -> None:
+        """Record a sentence for ``ModelSpec.remarks``, once."""
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    def error(self, key: str, problem: str) -> SpecError:
+        """``path: key: value: problem``, to be raised."""
+        value = f"{shown(self.data[key])}: " if key in self.data else ""
+        return SpecError(f"{self.path}: {self.prefix}{key}: {value}{problem}")
+
+    def has(self, *keys: str) -> bool:
+        """Whether any of the keys holds something other than null."""
+        return any(self.data.get(key) is not None for key in keys)
+
+    def integer(self, *keys: str, most: int, least: int = 1) -> int | None:
+        """The whole number under one of several spellings, or None if all are absent.
+
+        Raises
+        ------
+        SpecError
+            If it is no whole number from ``least`` to ``most``, or two spellings disagree.
+        """
+        found = [key for key in keys if self.has(key)]
+        for key in found:
+            value = self.data[key]
+            if not is_whole(value) or not least <= value <= most:
+                raise self.error(key, f"must be a whole number from {least} to {most:,}")
+        values = {self.data[key] for key in found}
+        if len(values) > 1:
+            raise self.error(found[0], f"{found[1]} says {self.data[found[1]]}; they must agree")
+        return self.data[found[0]] if found else None
+
+    def needed(self, *keys: str, most: int, least: int = 1) -> int:
+        """Like ``integer``, but an absent value is an error that names every spelling."""
+        value = self.integer(*keys, most=most, least=least)
+        if value is None:
+            others = f" (or {', '.join(keys[1:])})" if len(keys) > 1 else ""
+            raise SpecError(f"{self.path}: {self.prefix}{keys[0]}{others}: is missing or null")
+        return value
+
+    def number(self, key: str) -> float | None:
+        """A positive number up to the largest width, whole or not."""
+        value = self.data.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(key, "must be a number")
+        if not 0 < value <= MAX_WIDTH:
+            raise self.error(key, f"must be above 0 and at most {MAX_WIDTH:,}")
+        return value
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """True or false; ``default`` if absent."""
+        value = self.data.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(key, "must be true or false")
+        return value
+
+    def text(self, *keys: str) -> str | None:
+        """The text under the first spelling that is present."""
+        for key in keys:
+            value = self.data.get(key)
+            if value is not None:
+                if not isinstance(value, str):
+                    raise self.error(key, "must be text")
+                return value
+        return None
+
+    def items(self, key: str, length: int | None = None) -> list[Any] | None:
+        """The list under a key; with ``length`` it must have as many entries."""
+        value = self.data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise self.error(key, "must be a list")
+        if length is not None and len(value) != length:
+            raise self.error(key, f"has {len(value)} entries for {length} layers")
+        return value
+
+    def choices(self, key: str, allowed: dict[Any, str], length: int) -> list[str] | None:
+        """One entry per layer, each translated by ``allowed``."""
+        values = self.items(key, length)
+        if values is None:
+            return None
+        for index, value in enumerate(values):
+            if isinstance(value, bool) or not isinstance(value, str | int) or value not in allowed:
+                known = ", ".join(map(repr, allowed))
+                place = f"{self.path}: {self.prefix}{key}[{index}]"
+                raise SpecError(f"{place}: {shown(value)}: must be one of {known}")
+        return [allowed[value] for value in values]
+
+    def indices(self, key: str, n_layers: int, first: int = 0) -> set[int] | None:
+        """Layer numbers under a key, counted from ``first`` in the file and from 0 here."""
+        values = self.items(key)
+        if values is None:
+            return None
+        last = n_layers - 1 + first
+        for value in values:
+            if not is_whole(value) or not first <= value <= last:
+                raise self.error(key, f"layers are numbered from {first} to {last}")
+        return {value - first for value in values}
+
+    def part(self, key: str) -> Fields | None:
+        """The mapping under a key; its assumptions are recorded here too."""
+        value = self.data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(key, "must be a mapping")
+        return Fields(value, self.path, f"{self.prefix}{key}.", self.remarks)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a JSON value is a whole number; true and false are not."""
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,242 @@
+"""Which mixer each layer has: full, sliding or chunked attention, a recurrent block, or none.
+
+A mixer is named by one word: full, sliding, chunked, linear, mamba, conv, parallel (attention and
+mamba side by side) or none. Lists in the file win over the rule of the model type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lrkv_plan.errors import SpecError
+from lrkv_plan.specs.huggingface.fields import MAX_LAYERS, MAX_TOKENS, Fields
+from lrkv_plan.specs.huggingface.model_types import ModelType
+from lrkv_plan.specs.huggingface.nesting import LAYER_KEYS
+
+
+class Layer(NamedTuple):
+    """One block: its mixer, and which feed-forward it has ("by_rule", dense, experts, none)."""
+
+    mixer: str
+    block: str = "by_rule"
+    reuses_cache: bool = False
+    has_index: bool = True
+
+
+_LAYER_TYPES = {
+    "full_attention": "full", "attention": "full", "global_attention": "full",
+    "sliding_attention": "sliding", "chunked_attention": "chunked",
+    "linear_attention": "linear", "mamba": "mamba", "mamba2": "mamba", "conv": "conv",
+    "deepseek_sparse_attention": "full",
+}  # fmt: skip
+# Nemotron-H: every letter, or word in later files, is a block of its own.
+_PATTERN_LETTERS = {
+    "M": Layer("mamba", "none"), "*": Layer("full", "none"),
+    "-": Layer("none", "dense"), "E": Layer("none", "experts"),
+}  # fmt: skip
+_PATTERN_WORDS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+
+
+def layers_of(fields: Fields, known: ModelType) -> list[Layer]:
+    """One ``Layer`` per block of the file.
+
+    Raises
+    ------
+    SpecError
+        If a list has the wrong length or an unknown word, or windowed layers are not told apart.
+    """
+    if fields.text("model_type") == "nemotron_h":
+        return _separate_blocks(fields)
+    n_layers = fields.needed(*LAYER_KEYS, most=MAX_LAYERS)
+    layers = [Layer(mixer) for mixer in _mixers(fields, known, n_layers)]
+    layers = _with_shared_index(fields, layers)
+    return _with_reused_caches(fields, layers)
+
+
+def _separate_blocks(fields: Fields) -> list[Layer]:
+    """Nemotron-H: a text of letters, or a list of words that may stand for the layer count."""
+    key = "hybrid_override_pattern"
+    words = fields.items("layers_block_type")
+    if words is not None and not fields.has(key):
+        n_layers = fields.integer(*LAYER_KEYS, most=MAX_LAYERS) or min(len(words), MAX_LAYERS)
+        letters = fields.choices("layers_block_type", _PATTERN_WORDS, n_layers) or []
+        return [_PATTERN_LETTERS[letter] for letter in letters]
+    pattern = fields.text(key)
+    if pattern is None:
+        raise SpecError(f"{fields.path}: {fields.prefix}{key} (or layers_block_type): is missing")
+    n_layers = fields.needed(*LAYER_KEYS, most=MAX_LAYERS)
+    unknown = set(pattern) - set(_PATTERN_LETTERS)
+    if unknown:
+        raise fields.error(key, f"letters must be among {' '.join(_PATTERN_LETTERS)}")
+    if len(pattern) != n_layers:
+        raise fields.error(key, f"has {len(pattern)} letters for {n_layers} layers")
+    return [_PATTERN_LETTERS[letter] for letter in pattern]
+
+
+def _with_shared_index(fields: Fields, layers: list[Layer]) -> list[Layer]:
+    types = fields.choices("indexer_types", {"full": "full", "shared": "shared"}, len(layers))
+    if types is None:
+        return layers
+    fields.assume("indexer_types: layers marked shared reuse an index and keep no index keys")
+    return [x._replace(has_index=t == "full") for x, t in zip(layers, types, strict=True)]
+
+
+def _with_reused_caches(fields: Fields, layers: list[Layer]) -> list[Layer]:
+    shared = fields.integer("num_kv_shared_layers", most=len(layers) - 1, least=0) or 0
+    first = len(layers) - shared
+    return [x._replace(reuses_cache=i >= first) for i, x in enumerate(layers)]
+
+
+def _mixers(fields: Fields, known: ModelType, n_layers: int) -> list[str]:
+    for reader in _READERS:
+        mixers = reader(fields, n_layers)
+        if mixers is not None:
+            return _without_unused_window(fields, mixers)
+    if fields.text("model_type") in ("llama4", "llama4_text"):
+        return _chunked_between_global(fields, n_layers)
+    return _windows_by_rule(fields, known, n_layers)
+
+
+def _without_unused_window(fields: Fields, mixers: list[str]) -> list[str]:
+    """``use_sliding_window: false`` makes listed sliding layers full ones."""
+    if fields.flag("use_sliding_window", default=True):
+        return mixers
+    return ["full" if mixer == "sliding" else mixer for mixer in mixers]
+
+
+def _listed(fields: Fields, n_layers: int) -> list[str] | None:
+    for key in ("layer_types", "layers_block_type"):
+        mixers = fields.choices(key, _LAYER_TYPES, n_layers)
+        if mixers is not None:
+            return mixers
+    flags = fields.choices("hybrid_layer_pattern", {0: "full", 1: "sliding"}, n_layers)
+    return flags or fields.choices("attn_type_list", {0: "linear", 1: "full"}, n_layers)
+
+
+def _linear_lists(fields: Fields, n_layers: int) -> list[str] | None:
+    """Kimi-Linear: two lists of layer numbers that start at 1."""
+    inner = fields.part("linear_attn_config")
+    if inner is None:
+        return None
+    full = inner.indices("full_attn_layers", n_layers, first=1)
+    if full is None:
+        raise SpecError(f"{fields.path}: {inner.prefix}full_attn_layers: is missing or null")
+    linear = inner.indices("kda_layers", n_layers, first=1)
+    if linear is not None and (linear & full or len(linear | full) != n_layers):
+        raise inner.error("kda_layers", "with full_attn_layers must name every layer once")
+    return ["full" if i in full else "linear" for i in range(n_layers)]
+
+
+def _attention_numbers(fields: Fields, n_layers: int) -> list[str] | None:
+    """Bamba's list, Jamba's period and offset, Falcon-H1's parallel blocks."""
+    chosen = fields.indices("attn_layer_indices", n_layers)
+    period = fields.integer("attn_layer_period", most=MAX_LAYERS)
+    if period is not None:
+        offset = fields.needed("attn_layer_offset", most=MAX_LAYERS, least=0)
+        chosen = set(range(offset, n_layers, period))
+    if chosen is not None:
+        return ["full" if i in chosen else "mamba" for i in range(n_layers)]
+    return ["parallel"] * n_layers if fields.text("model_type") == "falcon_h1" else None
+
+
+def _interval(fields: Fields, n_layers: int) -> list[str] | None:
+    every = fields.integer("full_attention_interval", most=MAX_LAYERS)
+    return None if every is None else _every(every, n_layers, "linear")
+
+
+_READERS: tuple[Callable[[Fields, int], list[str] | None], ...] = (
+    _listed, _linear_lists, _attention_numbers, _interval,
+)  # fmt: skip
+
+
+def _every(n: int, n_layers: int, otherwise: str) -> list[str]:
+    """Every n-th layer full, the others ``otherwise``."""
+    return [otherwise if (i + 1) % n else "full" for i in range(n_layers)]
+
+
+def _chunked_between_global(fields: Fields, n_layers: int) -> list[str]:
+    """Llama 4: layers without rotary embedding are global, the others see one chunk."""
+    if not fields.has("attention_chunk_size"):
+        if "attention_chunk_size" in fields.data:
+            return ["full"] * n_layers
+        raise SpecError(f"{fields.path}: {fields.prefix}attention_chunk_size: is missing")
+    if fields.items("no_rope_layers"):
+        rotary = fields.choices("no_rope_layers", {0: "full", 1: "chunked"}, n_layers)
+        return rotary or []
+    every = fields.integer("no_rope_layer_interval", most=MAX_LAYERS)
+    if every is None:
+        every = 4
+        fields.assume(
+            "every 4th layer is global: no_rope_layers is absent, 4 is the code's default"
+        )
+    return _every(every, n_layers, "chunked")
+
+
+WINDOW_RULES: dict[str, int] = {
+    "odd_full": 2, "every_4th_full": 4, "every_5th_full": 5, "every_6th_full": 6,
+}  # fmt: skip
+
+
+def _windows_by_rule(fields: Fields, known: ModelType, n_layers: int) -> list[str]:
+    pattern = _stated_pattern(fields, n_layers)
+    if pattern is not None and fields.has("sliding_window"):
+        return pattern
+    rule = known.window
+    if rule == "upper":
+        return _upper_layers(fields, n_layers)
+    if not fields.has("sliding_window"):
+        if "sliding_window" not in fields.data and (rule in WINDOW_RULES or pattern):
+            raise SpecError(f"{fields.path}: {fields.prefix}sliding_window: is missing")
+        if rule == "every" and "sliding_window" not in fields.data:
+            fields.assume("sliding_window: absent, so no window is assumed")
+        return ["full"] * n_layers
+    if not fields.flag("use_sliding_window", default=True):
+        return ["full"] * n_layers
+    if rule == "every":
+        return ["sliding"] * n_layers
+    if rule in WINDOW_RULES:
+        every = WINDOW_RULES[rule]
+        fields.assume(f"every {every}. layer is full: the rule of the code, not of the file")
+        return _every(every, n_layers, "sliding")
+    raise fields.error(
+        "sliding_window",
+        "which layers use it is not stated: add layer_types, or set sliding_window to null to "
+        "count every layer in full",
+    )
+
+
+def _stated_pattern(fields: Fields, n_layers: int) -> list[str] | None:
+    """``sliding_window_pattern``: 6 (every 6th layer is full) or text such as LLLG."""
+    key = "sliding_window_pattern"
+    value = fields.data.get(key)
+    if isinstance(value, str):
+        if not value or set(value) - {"L", "G"}:
+            raise fields.error(key, "must be a number, or letters L (sliding) and G (full)")
+        names = {"L": "sliding", "G": "full"}
+        return [names[value[i % len(value)]] for i in range(n_layers)]
+    every = fields.integer(key, most=MAX_LAYERS)
+    return None if every is None else _every(every, n_layers, "sliding")
+
+
+def _upper_layers(fields: Fields, n_layers: int) -> list[str]:
+    """Qwen2: with use_sliding_window the first max_window_layers are full, the rest slide."""
+    if not fields.flag("use_sliding_window") or not fields.has("sliding_window"):
+        return ["full"] * n_layers
+    first = fields.needed("max_window_layers", most=MAX_LAYERS, least=0)
+    return ["full" if i < first else "sliding" for i in range(n_layers)]
+
+
+def window_of(fields: Fields, mixer: str) -> dict[str, object]:
+    """``LayerGroup`` keys of a windowed layer, empty for others."""
+    if mixer == "sliding":
+        return {
+            "window_tokens": fields.needed("sliding_window", most=MAX_TOKENS),
+            "window_kind": "sliding",
+        }
+    if mixer == "chunked":
+        return {
+            "window_tokens": fields.needed("attention_chunk_size", most=MAX_TOKENS),
+            "window_kind": "chunked",
+        }
+    return {}

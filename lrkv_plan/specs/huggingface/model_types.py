@@ -1,0 +1,280 @@
+"""What the published code of each ``model_type`` does where its config.json is silent.
+
+One row per type, read in the modelling code of Hugging Face transformers 5.24; baichuan, chatglm
+and mpt are from memory of the code that ships with their checkpoints, not read again. A default that is a constant of the
+code, such as head_dim 256, is deliberately absent: the importer asks for the key instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lrkv_plan.specs.model import Norms
+
+Switch = bool | tuple[str, bool]
+"""A fixed answer, or a flag of config.json and its default in the code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """Where a mixture-of-experts type states its widths.
+
+    ``shared`` is the key of the shared block's width, or of the number of shared experts when
+    ``shared_is_count``. Without one of ``placed_by`` it is unknown which layers are mixtures.
+    """
+
+    width: str = "moe_intermediate_size"
+    shared: str | None = None
+    shared_is_count: bool = False
+    shared_gate: bool = False
+    router_bias: Switch = False
+    dense_beside: bool = False
+    placed_by: tuple[str, ...] = ()
+    uncounted: str = ""  # weights of the mixture that the spec has no place for
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelType:
+    """Defaults of one type; None and the empty string mean "not known here"."""
+
+    head_dim_is_quotient: bool = False
+    kv_heads_default_to_heads: bool = False
+    multi_query_decides: bool = False
+    must_state: tuple[str, ...] = ()
+    qkv_bias: Switch = ("attention_bias", False)
+    output_bias: Switch = ("attention_bias", False)
+    output_gate: Switch = ("attn_output_gate", False)
+    qk_norm: Switch = False
+    wide_qk_norm: Switch = False  # over all heads at once: not a field of the spec
+    sinks: bool = False
+    window: str = ""  # a name in layers.WINDOW_RULES
+    gated: bool | None = None
+    feed_forward_bias: Switch = ("mlp_bias", False)
+    dense_width: tuple[str, ...] = ("intermediate_size",)
+    dense_factor: int | None = None  # width / hidden_size when the width is absent
+    experts: Experts | None = None
+    norms: Norms | None = None
+    tied: bool | None = None
+    head_bias: bool = False
+    extra_positions: int | None = None  # learned positions beyond the maximum length
+    uncounted: tuple[str, ...] = ()
+
+
+RMS = Norms(per_mixer=1, per_feed_forward=1)
+_SANDWICH = Norms(per_mixer=2, per_feed_forward=2)
+_LAYER_NORM = Norms(per_mixer=1, per_feed_forward=1, bias=True)
+_PARALLEL = Norms(per_mixer=1, per_feed_forward=0, bias=True)
+
+UNKNOWN = ModelType()
+_LLAMA = ModelType(
+    head_dim_is_quotient=True, kv_heads_default_to_heads=True, gated=True, norms=RMS, tied=False
+)
+_STATED = replace(_LLAMA, head_dim_is_quotient=False, kv_heads_default_to_heads=False)
+_MISTRAL = replace(_LLAMA, kv_heads_default_to_heads=False, window="every")
+_QWEN2 = replace(_MISTRAL, qkv_bias=True, output_bias=False, window="upper")
+_QWEN3 = replace(_STATED, qk_norm=True, window="upper")
+_QWEN3_NEXT = replace(_STATED, qk_norm=True, output_gate=("attn_output_gate", True))
+_GEMMA2 = replace(_STATED, norms=_SANDWICH, tied=True, window="odd_full")
+_GEMMA3 = replace(_GEMMA2, qk_norm=True, window="every_6th_full")
+_GPT2 = ModelType(
+    head_dim_is_quotient=True, kv_heads_default_to_heads=True, gated=False, norms=_LAYER_NORM,
+    qkv_bias=True, output_bias=True, feed_forward_bias=True, tied=True, dense_factor=4,
+    dense_width=("n_inner",), extra_positions=0,
+)  # fmt: skip
+_GPTJ = replace(
+    _GPT2, qkv_bias=False, output_bias=False, norms=_PARALLEL, tied=False, head_bias=True,
+    extra_positions=None,
+)  # fmt: skip
+_BLOOM = replace(
+    _GPT2, norms=_LAYER_NORM.model_copy(update={"embedding": True}), extra_positions=None
+)
+_OPT = replace(
+    _GPT2, dense_width=("ffn_dim",), dense_factor=None, qkv_bias=("enable_bias", True),
+    output_bias=("enable_bias", True), feed_forward_bias=("enable_bias", True), extra_positions=2,
+)  # fmt: skip
+_NEOX = replace(
+    _GPT2, qkv_bias=("attention_bias", True), output_bias=("attention_bias", True), tied=False,
+    dense_width=("intermediate_size",), dense_factor=None, extra_positions=None,
+)  # fmt: skip
+_PHI = replace(
+    _NEOX, qkv_bias=True, output_bias=True, norms=_PARALLEL, head_bias=True,
+)  # fmt: skip
+_FALCON = replace(
+    _GPT2, kv_heads_default_to_heads=False, multi_query_decides=True, qkv_bias=("bias", False),
+    output_bias=("bias", False), feed_forward_bias=("bias", False), norms=_PARALLEL,
+    dense_width=("ffn_hidden_size",), extra_positions=None,
+)  # fmt: skip
+_MPT = replace(
+    _GPT2, norms=RMS, dense_width=(), qkv_bias=False, output_bias=False,
+    feed_forward_bias=False, extra_positions=None,
+)  # fmt: skip
+_BIGCODE = replace(_GPT2, kv_heads_default_to_heads=False, multi_query_decides=True)
+_DEEPSEEK2 = replace(
+    _STATED,
+    experts=Experts(
+        shared="n_shared_experts", shared_is_count=True, placed_by=("first_k_dense_replace",)
+    ),
+)
+_V3_EXPERTS = Experts(
+    shared="n_shared_experts", shared_is_count=True, router_bias=True,
+    placed_by=("first_k_dense_replace", "mlp_layer_types"),
+)  # fmt: skip
+_DEEPSEEK3 = replace(_DEEPSEEK2, experts=_V3_EXPERTS)
+_QWEN_EXPERTS = Experts(shared="shared_expert_intermediate_size", shared_gate=True)
+_GRANITE_EXPERTS = Experts(width="intermediate_size", shared="shared_intermediate_size")
+_OLMO2 = replace(_LLAMA, wide_qk_norm=True)
+_COHERE = replace(
+    _LLAMA, norms=Norms(per_mixer=1, per_feed_forward=0), tied=True, qk_norm=False,
+    wide_qk_norm=("use_qk_norm", False),
+)  # fmt: skip
+
+MODEL_TYPES: dict[str, ModelType] = {
+    "llama": _LLAMA,
+    "mistral": _MISTRAL,
+    "ministral3": replace(_STATED, window="every"),
+    "mixtral": replace(_MISTRAL, experts=Experts(width="intermediate_size")),
+    "qwen2": _QWEN2,
+    "qwen2_vl": _QWEN2,
+    "qwen2_5_vl": _QWEN2,
+    "qwen2_5_omni": _QWEN2,
+    "qwen2_moe": replace(_QWEN2, qkv_bias=("qkv_bias", True), experts=_QWEN_EXPERTS),
+    "qwen3": _QWEN3,
+    "qwen3_vl": _QWEN3,
+    "qwen3_moe": replace(_QWEN3, experts=Experts()),
+    "qwen3_vl_moe": replace(_QWEN3, experts=Experts()),
+    "qwen3_omni_moe": replace(_QWEN3, experts=Experts()),
+    "qwen3_next": replace(_QWEN3_NEXT, experts=_QWEN_EXPERTS),
+    "qwen3_5": _QWEN3_NEXT,
+    "qwen3_5_moe": replace(_QWEN3_NEXT, experts=_QWEN_EXPERTS),
+    "mimo": replace(_STATED, qkv_bias=True, output_bias=False, window="upper"),
+    "mimo_v2_flash": replace(_STATED, experts=replace(_V3_EXPERTS, placed_by=("moe_layer_freq",))),
+    "gemma": replace(_STATED, tied=True),
+    "gemma2": _GEMMA2,
+    "gemma3": _GEMMA3,
+    "gemma3n": replace(_GEMMA3, window="every_5th_full", uncounted=("altup and laurel weights",)),
+    "gemma4": replace(
+        _GEMMA3,
+        must_state=("global_head_dim",),
+        experts=Experts(
+            dense_beside=True, placed_by=("enable_moe_block",),
+            uncounted="norms and router scales of the expert blocks",
+        ),
+    ),
+    "gpt_oss": replace(
+        _STATED, qkv_bias=("attention_bias", True), output_bias=("attention_bias", True),
+        feed_forward_bias=True, window="odd_full",
+        experts=Experts(width="intermediate_size", router_bias=True),
+        sinks=True,
+    ),
+    "phi": _PHI,
+    "phi3": replace(_LLAMA, window="every"),
+    "gpt2": _GPT2,
+    "gpt_bigcode": _BIGCODE,
+    "gpt_neox": _NEOX,
+    "gptj": _GPTJ,
+    "opt": _OPT,
+    "bloom": _BLOOM,
+    "falcon": _FALCON,
+    "RefinedWeb": replace(_FALCON, multi_query_decides=False),
+    "RefinedWebModel": _FALCON,
+    "mpt": _MPT,
+    "baichuan": _LLAMA,
+    "chatglm": replace(
+        _STATED, qkv_bias=("add_qkv_bias", False), output_bias=("add_bias_linear", False),
+        feed_forward_bias=("add_bias_linear", False), dense_width=("ffn_hidden_size",),
+    ),
+    "internlm2": replace(_LLAMA, qkv_bias=("bias", False), output_bias=("bias", False)),
+    "olmo": replace(_LLAMA, norms=Norms(per_mixer=0, per_feed_forward=0, final=False)),
+    "olmo2": _OLMO2,
+    "olmo3": replace(_OLMO2, window="every_4th_full"),
+    "olmoe": replace(_OLMO2, experts=Experts(width="intermediate_size")),
+    "cohere": _COHERE,
+    "cohere2": replace(_COHERE, wide_qk_norm=False, window="every_4th_full"),
+    "exaone4": replace(_STATED, qk_norm=True, window="every_4th_full"),
+    "glm4": replace(_STATED, output_bias=False, norms=_SANDWICH),
+    "glm4_moe": replace(
+        _STATED, output_bias=False, qk_norm=("use_qk_norm", False), experts=_V3_EXPERTS
+    ),
+    "glm4_moe_lite": _DEEPSEEK3,
+    "deepseek_v2": _DEEPSEEK2,
+    "deepseek_v3": _DEEPSEEK3,
+    "kimi_k2": _DEEPSEEK3,
+    "deepseek_v32": _DEEPSEEK3,
+    "glm_moe_dsa": _DEEPSEEK3,
+    "kimi_linear": replace(
+        _DEEPSEEK3, experts=replace(_V3_EXPERTS, shared="num_shared_experts")
+    ),
+    "minimax_m3": replace(
+        _STATED, qk_norm=True, dense_width=("dense_intermediate_size",),
+        experts=Experts(
+            width="intermediate_size", shared="shared_intermediate_size",
+            router_bias=("use_routing_bias", True), placed_by=("moe_layer_freq", "mlp_layer_types"),
+        ),
+    ),
+    "minimax_m2": replace(
+        _STATED, wide_qk_norm=("use_qk_norm", True),
+        experts=Experts(width="intermediate_size", router_bias=("use_routing_bias", True)),
+    ),
+    "llama4": replace(
+        _STATED,
+        dense_width=("intermediate_size_mlp",),
+        experts=Experts(
+            width="intermediate_size", shared="intermediate_size",
+            placed_by=("interleave_moe_layer_step", "moe_layers"),
+        ),
+    ),
+    "granite": _LLAMA,
+    "granitemoe": replace(_LLAMA, experts=replace(_GRANITE_EXPERTS, shared=None)),
+    "granitemoeshared": replace(_LLAMA, experts=_GRANITE_EXPERTS),
+    "granitemoehybrid": replace(_LLAMA, experts=_GRANITE_EXPERTS),
+    "jamba": replace(
+        _MISTRAL, window="",
+        experts=Experts(width="intermediate_size", placed_by=("expert_layer_period",)),
+    ),
+    "bamba": replace(_MISTRAL, window=""),
+    "falcon_h1": _STATED,
+    "lfm2": replace(
+        _MISTRAL, window="", qk_norm=True, tied=True,
+        dense_width=("block_ff_dim", "intermediate_size"),
+    ),
+    "nemotron-nas": _LLAMA,
+    "nemotron_h": replace(
+        _STATED, gated=False,
+        experts=Experts(shared="moe_shared_expert_intermediate_size", router_bias=True),
+    ),
+    "starcoder2": replace(
+        _GPT2, kv_heads_default_to_heads=False, window="every", qkv_bias=("use_bias", True),
+        output_bias=("use_bias", True), feed_forward_bias=("use_bias", True),
+        dense_width=("intermediate_size",), dense_factor=None, extra_positions=None,
+    ),
+    "whisper": ModelType(norms=_LAYER_NORM, tied=True, extra_positions=0),
+    "smollm3": replace(_MISTRAL, tied=True, window="upper"),
+}  # fmt: skip
+
+# Types whose attention is not what their keys suggest; a figure would be wrong, so there is none.
+UNSUPPORTED_TYPES = {
+    "deepseek_v4": "its attention compresses the cache at a rate per layer (compress_ratios)",
+    "longcat_flash": "each of its layers has two attention blocks",
+    "rwkv": "it has no attention and its state is not modelled",
+    "zamba2": "its attention blocks share weights between layers",
+    "bert": "an encoder keeps no cache",
+}
+UNSUPPORTED_KEYS = {
+    "compress_ratios": "caches compressed at a rate per layer are not modelled",
+    "cross_attention_layers": "cross-attention to image tokens is not modelled",
+    "use_cla": "cross-layer attention is not modelled",
+}
+# Keys that announce weights which the spec has no place for.
+UNCOUNTED_KEYS = {
+    "hidden_size_per_layer_input": "per-layer input embeddings",
+    "sparse_attention_config": "weights of the sparse-attention indexer",
+    "index_head_dim": "weights of the sparse-attention indexer",
+    "add_swa_attention_sink_bias": "attention sinks of the sliding layers",
+    "add_full_attention_sink_bias": "attention sinks of the full layers",
+}
+
+
+def model_type_of(name: str | None) -> ModelType:
+    """The row of a type; a ``_text`` suffix is ignored, an unknown type gives ``UNKNOWN``."""
+    plain = (name or "").removesuffix("_text")
+    return MODEL_TYPES.get(plain, UNKNOWN)

@@ -1,0 +1,162 @@
+"""Finding specs, validating them, and the errors that name file, key, value and what is allowed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lrkv_plan import load_hardware, load_model
+from lrkv_plan.errors import SpecError
+from lrkv_plan.specs.loader import HARDWARE_FOLDER, MODEL_FOLDER, shipped_files
+
+GOOD = """
+name: toy
+source: {citation: made up, read_on: 2026-11-30}
+model_dim: 64
+layers:
+  - count: 2
+    attention: {family: gqa, n_heads: 8, n_kv_heads: 2, head_dim: 16}
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path):  # type: ignore[no-untyped-def]
+    def one(text: str, name: str = "toy.yaml") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return one
+
+
+def test_a_path_a_name_and_a_spec_dir_find_the_same_model(write) -> None:  # type: ignore[no-untyped-def]
+    path = write(GOOD)
+    assert load_model(path) == load_model(str(path))
+    assert load_model("toy", spec_dir=path.parent) == load_model(path)
+
+
+def test_a_folder_stands_for_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    config = (
+        '{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,'
+        ' "num_attention_heads": 32, "intermediate_size": 11008, "vocab_size": 32000}'
+    )
+    (folder / "config.json").write_text(config)
+    monkeypatch.chdir(tmp_path)
+    for argument in (folder, str(folder), "llama", "./llama"):
+        assert load_model(argument).n_layers == 32
+    assert load_model(folder).name == "llama"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SpecError, match=r"holds no config\.json"):
+        load_model("./empty")
+
+
+def test_sizes_are_read_as_people_write_them(tmp_path: Path) -> None:
+    gpu = load_hardware("h100-sxm")
+    assert gpu.mem_capacity_bytes == 80 * 2**30
+    assert gpu.mem_visible_bytes == 85_029_615_043  # 79.19 GiB
+    assert gpu.mem_bandwidth_bytes_per_s == 3.35e12
+
+
+def test_plain_scientific_numbers_are_base_units(tmp_path: Path) -> None:
+    # PyYAML reads 3.35e12, without a sign, as text.
+    text = shipped_files(HARDWARE_FOLDER)[0].read_text()
+    lines = [
+        "mem_bandwidth_bytes_per_s: 3.35e12" if l.startswith("mem_bandwidth") else l
+        for l in text.splitlines()
+    ]
+    path = tmp_path / "gpu.yaml"
+    path.write_text("\n".join(lines))
+    assert load_hardware(path).mem_bandwidth_bytes_per_s == 3.35e12
+
+
+def test_an_alias_finds_its_profile() -> None:
+    assert load_hardware("H100") == load_hardware("h100-sxm")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("model_dim: 64", "model_dim: -64", "model_dim: -64: input should be greater than"),
+        ("model_dim: 64", "model_dim: 0", "model_dim: 0"),
+        ("model_dim: 64", "model_dim: 64.5", "model_dim: 64.5"),
+        ("model_dim: 64", "model_dim: yes", "model_dim: True"),
+        ("model_dim: 64", "model_dim: '64'", "model_dim: '64'"),
+        ("model_dim: 64", "model_dim: 99999999999", "model_dim: 99999999999"),
+        ("model_dim: 64", "model_dmi: 64", "model_dmi: unknown key; did you mean 'model_dim'"),
+        ("model_dim: 64\n", "", "model_dim: is missing"),
+        ("count: 2", "count: 100000", "layers.0.count: 100000"),
+        ("family: gqa", "family: gqaa", "attention family 'gqaa' is unknown; did you mean 'gqa'"),
+        ("n_kv_heads: 2", "n_kv_heads: 3", "layers.0.attention: n_kv_heads 3 does not divide 8"),
+        ("head_dim: 16", "head_dim: 16, rank: 3", "rank: unknown key"),
+        ("head_dim: 16", "head_dim: nan", "layers.0.attention.head_dim: 'nan'"),
+        ("read_on: 2026-11-30", "read_on: soon", "source.0.read_on: 'soon'"),
+        ("citation: made up, ", "", "source.0: source needs a url or a citation"),
+        ("source: {citation: made up, read_on: 2026-11-30}", "source: []", "source"),
+        ("count: 2", "count: 2\n    window_tokens: 100", "window_tokens and window_kind"),
+        ("count: 2", "count: 2\n    reuses_cache: 1", "reuses_cache: 1"),
+    ],
+)
+def test_a_bad_value_names_file_key_and_value(write, old: str, new: str, message: str) -> None:  # type: ignore[no-untyped-def]
+    assert old in GOOD
+    path = write(GOOD.replace(old, new))
+    with pytest.raises(SpecError) as caught:
+        load_model(path)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_names_suggest_the_nearest_and_where_to_look() -> None:
+    with pytest.raises(SpecError, match=r"did you mean 'h100-sxm'.*lrkv-plan hardware"):
+        load_hardware("h100-sxn")
+    with pytest.raises(SpecError, match=r"did you mean 'lrkv-paper-2.5b'.*lrkv-plan models"):
+        load_model("lrkv-paper-2.5")
+    with pytest.raises(SpecError, match="no such file or folder"):
+        load_model("./nothing.yaml")
+    with pytest.raises(SpecError):
+        load_model("a\0b")
+    with pytest.raises(SpecError):
+        load_model("x" * 10_000)
+
+
+def test_layer_order_must_agree_with_the_counts(write) -> None:  # type: ignore[no-untyped-def]
+    two = GOOD + "  - count: 1\nlayer_order: [0, 1, 0]\n"
+    assert load_model(write(two)).layer_order == (0, 1, 0)
+    with pytest.raises(SpecError, match="layer_order has"):
+        load_model(write(two.replace("[0, 1, 0]", "[0, 1, 1]")))
+    with pytest.raises(SpecError, match="layer_order names group 2 of 2"):
+        load_model(write(two.replace("[0, 1, 0]", "[0, 2, 0]")))
+
+
+@pytest.mark.parametrize("path", shipped_files(MODEL_FOLDER), ids=lambda p: p.stem)
+def test_shipped_models_load_and_name_their_source(path: Path) -> None:
+    model = load_model(path)
+    assert model.name == path.stem
+    assert model.source
+
+
+@pytest.mark.parametrize("path", shipped_files(HARDWARE_FOLDER), ids=lambda p: p.stem)
+def test_shipped_hardware_loads_and_names_its_source(path: Path) -> None:
+    profile = load_hardware(path)
+    assert profile.name == path.stem
+    assert profile.source
+    visible = profile.mem_visible_bytes
+    assert (
+        visible is None or 0.9 * profile.mem_capacity_bytes < visible <= profile.mem_capacity_bytes
+    )
+
+
+def test_shipped_hardware_names_and_aliases_are_unique() -> None:
+    profiles = [load_hardware(path) for path in shipped_files(HARDWARE_FOLDER)]
+    names = [name for p in profiles for name in (p.name, *p.aliases)]
+    assert len(names) == len(set(names))
+    assert len(profiles) >= 18
+
+
+def test_spec_dir_shadows_the_shipped_files(tmp_path: Path) -> None:
+    shutil.copy(shipped_files(HARDWARE_FOLDER)[0], tmp_path / "mine.yaml")
+    assert tmp_path / "mine.yaml" in shipped_files(HARDWARE_FOLDER, tmp_path)

@@ -1,0 +1,55 @@
+from fractions import Fraction
+
+import pytest
+
+from lrkv_plan.dtypes import STORAGE_FORMATS, storage_format
+from lrkv_plan.errors import SpecError
+
+# Bytes of a row of 128 scalars, by hand: payload bits + scale bits, over 8.
+ROW_OF_128 = {
+    "fp32": 512,
+    "bf16": 256,
+    "fp16": 256,
+    "fp8": 128,
+    "int8": 128,
+    "int4": 64 + 4,  # fp16 scale and zero point for the row
+    "fp8_per_token_head": 128 + 4,
+    "int8_per_token_head": 128 + 4,
+    "nvfp4": 64 + 8,  # 128 / 16 = 8 one-byte scales
+    "mxfp4": 64 + 4,  # 128 / 32 = 4 one-byte scales
+    "q8_0": 4 * 34,
+    "q4_0": 4 * 18,
+}
+
+
+def test_every_format_has_its_row_worked_by_hand() -> None:
+    assert {n: f.row_bytes(128) for n, f in STORAGE_FORMATS.items()} == ROW_OF_128
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [("nvfp4", Fraction(9, 2)), ("mxfp4", Fraction(17, 4)), ("q8_0", Fraction(17, 2)),
+     ("q4_0", Fraction(9, 2)), ("bf16", Fraction(16)), ("int4", None)],
+)  # fmt: skip
+def test_bits_per_scalar_include_scales(name: str, bits: Fraction | None) -> None:
+    assert STORAGE_FORMATS[name].bits_per_scalar_in_full_groups == bits
+
+
+def test_a_partly_filled_group_pays_its_whole_scale() -> None:
+    # 55 scalars: nvfp4 has ceil(55/16) = 4 scales: 27.5 + 4 bytes; ggml stores two whole blocks.
+    assert STORAGE_FORMATS["nvfp4"].row_bytes(55) == Fraction(63, 2)
+    assert STORAGE_FORMATS["q8_0"].row_bytes(55) == 68
+
+
+def test_a_row_of_nothing_takes_nothing() -> None:
+    assert all(f.row_bytes(0) == 0 for f in STORAGE_FORMATS.values())
+
+
+def test_an_unknown_format_names_the_nearest() -> None:
+    with pytest.raises(SpecError, match="did you mean 'bf16'"):
+        storage_format("bf61")
+
+
+def test_checkpoint_spellings_are_aliases() -> None:
+    assert storage_format("bfloat16").name == "bf16"
+    assert storage_format("fp8_e4m3").name == "fp8"
