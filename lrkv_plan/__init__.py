@@ -19,7 +19,15 @@ _HOMES = {
     "bytes_per_token": "lrkv_plan.calculators.cache_bytes",
     "cache_bytes": "lrkv_plan.calculators.cache_bytes",
     "ratio_to_mha": "lrkv_plan.calculators.cache_bytes",
+    "rank_ceiling": "lrkv_plan.calculators.rank_ceiling",
+    "LowRankOptions": "lrkv_plan.calculators.rank_ceiling",
+    "bytes_per_token_at_ranks": "lrkv_plan.calculators.rank_ceiling",
+    "parameter_count": "lrkv_plan.calculators.parameters",
+    "matched_feed_forward": "lrkv_plan.calculators.parameters",
+    "placements": "lrkv_plan.calculators.placement",
+    "PlanError": "lrkv_plan.errors",
 }
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

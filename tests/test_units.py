@@ -32,7 +32,7 @@ def test_rates_are_decimal() -> None:
 
 
 def test_a_rate_needs_its_second() -> None:
-    with pytest.raises(UsageError, match="3.35 TB/s"):
+    with pytest.raises(UsageError, match=r"3\.35 TB/s"):
         units.parse_bytes_per_s("3.35 TB")
 
 

@@ -12,13 +12,8 @@ from lrkv_plan.attention.latent import latent_layout
 from lrkv_plan.attention.layout import AttentionLayout
 from lrkv_plan.attention.low_rank import low_rank_layout
 from lrkv_plan.errors import SpecError
-from lrkv_plan.specs.attention import (
-    AttentionSpec,
-    GroupedSpec,
-    LatentSpec,
-    LowRankSpec,
-    register_spec_class,
-)
+from lrkv_plan.specs.attention import AttentionSpec, register_spec_class
+from lrkv_plan.specs.attention_families import GroupedSpec, LatentSpec, LowRankSpec
 
 Builder = Callable[[Any, int], AttentionLayout]
 

@@ -11,7 +11,7 @@ from lrkv_plan.attention.layout import (
     WeightRole,
 )
 from lrkv_plan.attention.projections import query_and_output
-from lrkv_plan.specs.attention import GroupedSpec
+from lrkv_plan.specs.attention_families import GroupedSpec
 
 
 def grouped_layout(spec: GroupedSpec, model_dim: int) -> AttentionLayout:

@@ -11,7 +11,7 @@ from lrkv_plan.attention.layout import (
     WeightRole,
 )
 from lrkv_plan.attention.projections import output_weights
-from lrkv_plan.specs.attention import LatentSpec
+from lrkv_plan.specs.attention_families import LatentSpec
 
 
 def latent_layout(spec: LatentSpec, model_dim: int) -> AttentionLayout:

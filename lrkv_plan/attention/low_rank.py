@@ -11,7 +11,7 @@ from lrkv_plan.attention.layout import (
     WeightRole,
 )
 from lrkv_plan.attention.projections import query_and_output
-from lrkv_plan.specs.attention import LowRankSpec
+from lrkv_plan.specs.attention_families import LowRankSpec
 
 
 def low_rank_layout(spec: LowRankSpec, model_dim: int) -> AttentionLayout:

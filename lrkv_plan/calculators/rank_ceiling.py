@@ -19,7 +19,8 @@ from lrkv_plan.calculators.decode_work import arithmetic_ratio_limit, arithmetic
 from lrkv_plan.calculators.exact import as_count, over_each, simplest
 from lrkv_plan.calculators.parameters import kv_params_ratio_to_mha
 from lrkv_plan.errors import PlacementError, RequirementError, SpecError
-from lrkv_plan.specs.attention import Backbone, divisors_of
+from lrkv_plan.specs.attention import Backbone
+from lrkv_plan.specs.attention_families import divisors_of
 from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.budget_text import Budget, parse_budget
 from lrkv_plan.specs.model import ModelSpec

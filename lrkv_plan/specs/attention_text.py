@@ -22,7 +22,8 @@ def parse_attention(text: str, backbone: Backbone) -> AttentionSpec:
 
     Examples
     --------
-    >>> parse_attention("lrkv:55,groups=2", Backbone(n_heads=18, head_dim=128, v_head_dim=128)).label()
+    >>> paper = Backbone(n_heads=18, head_dim=128, v_head_dim=128)
+    >>> parse_attention("lrkv:55,groups=2", paper).label()
     'lrkv:55,n_shared_groups=2'
     """
     family, _, rest = text.strip().partition(":")
@@ -31,14 +32,14 @@ def parse_attention(text: str, backbone: Backbone) -> AttentionSpec:
         family, rest = head, ",".join([*option_texts, rest]) if rest else ",".join(option_texts)
     cls = spec_class(family.lower())
     try:
-        return cls.on_backbone(backbone, family.lower(), _fields(text, cls, rest))
+        return cls.on_backbone(backbone, family.lower(), _fields(cls, rest))
     except ValidationError as error:
         raise SpecError(f"attention {shown(text)}: {explain(error, cls)}") from None
     except SpecError as error:
         raise SpecError(f"attention {shown(text)}: {error}") from None
 
 
-def _fields(text: str, cls: type[AttentionSpec], rest: str) -> dict[str, Any]:
+def _fields(cls: type[AttentionSpec], rest: str) -> dict[str, Any]:
     known = {*cls.model_fields, *cls.text_aliases, *filter(None, [cls.text_argument])}
     fields: dict[str, Any] = {}
     for position, part in enumerate(filter(None, (p.strip() for p in rest.split(",")))):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
+import lrkv_plan.specs.attention_families  # noqa: F401  (registers the shipped families)
 from lrkv_plan.dtypes import storage_format
 from lrkv_plan.errors import SpecError
 from lrkv_plan.specs.attention import AnyAttention

@@ -6,7 +6,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from tests.conftest import make_model
 
 from lrkv_plan.attention.families import layout_of
 from lrkv_plan.calculators.cache_bytes import (
@@ -20,6 +19,7 @@ from lrkv_plan.calculators.cache_bytes import (
 from lrkv_plan.errors import PlacementError, UsageError
 from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.model import ModelSpec
+from tests.conftest import make_model
 
 MIB = 2**20
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from tests.conftest import make_model
 
 from lrkv_plan.calculators.parameters import (
     kv_params_ratio_to_mha,
@@ -15,6 +14,7 @@ from lrkv_plan.calculators.parameters import (
 from lrkv_plan.errors import RequirementError, SpecError
 from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.model import ModelSpec
+from tests.conftest import make_model
 
 TOY = make_model(
     {"family": "mha", "n_heads": 4, "head_dim": 16},

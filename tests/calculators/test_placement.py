@@ -5,11 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from tests.conftest import make_model
 
 from lrkv_plan.calculators.placement import placements, try_placements
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.attention_text import swap_attention
+from tests.conftest import make_model
 
 BASE = make_model({"family": "mha", "n_heads": 32, "head_dim": 128})
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import make_model
 
 from lrkv_plan.calculators.cache_bytes import bytes_per_token, cache_bytes
 from lrkv_plan.calculators.parameters import kv_params
@@ -16,6 +15,7 @@ from lrkv_plan.dtypes import STORAGE_FORMATS
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.model import ModelSpec
+from tests.conftest import make_model
 
 HEADS = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 18, 32, 40])
 HEAD_DIMS = st.sampled_from([2, 8, 40, 64, 80, 128, 256])

@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from tests.conftest import make_model
 
 from lrkv_plan.calculators.cache_bytes import bytes_per_token
 from lrkv_plan.calculators.rank_ceiling import (
@@ -19,6 +18,7 @@ from lrkv_plan.calculators.rank_ceiling import (
 from lrkv_plan.errors import PlacementError, RequirementError, SpecError, UsageError
 from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.model import ModelSpec
+from tests.conftest import make_model
 
 N_CASES = 10_000
 
@@ -163,7 +163,12 @@ def test_the_solver_agrees_with_brute_force_over_all_ranks() -> None:
         options = LowRankOptions(
             n_shared_groups=groups, position=position, rope_dim=rope_dim, key_norm=key_norm
         )
-        case = dict(budget=str(budget), alignment=alignment, tp_size=tp_size, kv_dtype=kv_dtype)
+        case = {
+            "budget": str(budget),
+            "alignment": alignment,
+            "tp_size": tp_size,
+            "kv_dtype": kv_dtype,
+        }
         if not fits:
             n_infeasible += 1
             with pytest.raises(RequirementError):

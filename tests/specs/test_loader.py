@@ -65,8 +65,8 @@ def test_plain_scientific_numbers_are_base_units(tmp_path: Path) -> None:
     # PyYAML reads 3.35e12, without a sign, as text.
     text = shipped_files(HARDWARE_FOLDER)[0].read_text()
     lines = [
-        "mem_bandwidth_bytes_per_s: 3.35e12" if l.startswith("mem_bandwidth") else l
-        for l in text.splitlines()
+        "mem_bandwidth_bytes_per_s: 3.35e12" if line.startswith("mem_bandwidth") else line
+        for line in text.splitlines()
     ]
     path = tmp_path / "gpu.yaml"
     path.write_text("\n".join(lines))

@@ -7,7 +7,8 @@ from fractions import Fraction
 import pytest
 
 from lrkv_plan.errors import SpecError, UsageError
-from lrkv_plan.specs.attention import Backbone, GroupedSpec, LatentSpec, LowRankSpec
+from lrkv_plan.specs.attention import Backbone
+from lrkv_plan.specs.attention_families import GroupedSpec, LatentSpec, LowRankSpec
 from lrkv_plan.specs.attention_text import design_label, parse_attention, swap_attention
 from lrkv_plan.specs.budget_text import Budget, parse_budget
 from lrkv_plan.specs.model import ModelSpec
@@ -133,5 +134,5 @@ def test_budgets_as_text(text: str, expected: dict[str, object]) -> None:
     "text", ["", "half", "-1", "0", "0%", "1/0", "50", "96 KiB", "96/token", "gqu:6", "1//2", "nan"]
 )
 def test_bad_budgets_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="budget|not a size"):
+    with pytest.raises(UsageError, match=r"budget|not a size"):
         parse_budget(text)

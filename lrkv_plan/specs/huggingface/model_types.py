@@ -1,8 +1,9 @@
 """What the published code of each ``model_type`` does where its config.json is silent.
 
 One row per type, read in the modelling code of Hugging Face transformers 5.24; baichuan, chatglm
-and mpt are from memory of the code that ships with their checkpoints, not read again. A default that is a constant of the
-code, such as head_dim 256, is deliberately absent: the importer asks for the key instead.
+and mpt are from memory of the code that ships with their checkpoints, not read again. A default
+that is a constant of the code, such as head_dim 256, is deliberately absent: the importer asks for
+the key instead.
 """
 
 from __future__ import annotations
