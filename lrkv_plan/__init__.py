@@ -20,7 +20,7 @@ _HOMES = {
     "cache_bytes": "lrkv_plan.calculators.cache_bytes",
     "ratio_to_mha": "lrkv_plan.calculators.cache_bytes",
     "rank_ceiling": "lrkv_plan.calculators.rank_ceiling",
-    "LowRankOptions": "lrkv_plan.calculators.rank_ceiling",
+    "LowRankOptions": "lrkv_plan.specs.low_rank_options",
     "bytes_per_token_at_ranks": "lrkv_plan.calculators.rank_ceiling",
     "parameter_count": "lrkv_plan.calculators.parameters",
     "matched_feed_forward": "lrkv_plan.calculators.parameters",

@@ -73,9 +73,10 @@ def rank(
 
     Example: lrkv-plan rank lrkv-paper-2.5b --budget 50%
     """
-    from lrkv_plan.calculators.rank_ceiling import LowRankOptions, rank_ceiling
+    from lrkv_plan.calculators.rank_ceiling import rank_ceiling
     from lrkv_plan.dtypes import storage_format
     from lrkv_plan.report.views import model_inputs, rank_table
+    from lrkv_plan.specs.low_rank_options import LowRankOptions
 
     spec = load(model, spec_dir)
     context = (

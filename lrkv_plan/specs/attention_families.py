@@ -112,7 +112,7 @@ class LatentSpec(AttentionSpec):
             latent, plus, rope = given["latent_dim"].partition("+")
             if not (plus and latent.isdecimal() and rope.isdecimal()):
                 raise SpecError(
-                    f"mla:{latent}{plus}{rope}: write latent and rope widths, for example mla:512+64"
+                    f"mla:{latent}{plus}{rope}: write both widths, for example mla:512+64"
                 )
             given |= {"latent_dim": int(latent), "rope_dim": int(rope)}
         given.setdefault("rope_dim", backbone.rope_dim)

@@ -11,12 +11,12 @@ import pytest
 
 from lrkv_plan.calculators.cache_bytes import bytes_per_token
 from lrkv_plan.calculators.rank_ceiling import (
-    LowRankOptions,
     bytes_per_token_at_ranks,
     rank_ceiling,
 )
 from lrkv_plan.errors import PlacementError, RequirementError, SpecError, UsageError
 from lrkv_plan.specs.attention_text import swap_attention
+from lrkv_plan.specs.low_rank_options import LowRankOptions
 from lrkv_plan.specs.model import ModelSpec
 from tests.conftest import make_model
 
