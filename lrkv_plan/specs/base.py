@@ -16,7 +16,13 @@ class Frozen(BaseModel):
     """A value that never changes and knows all its keys."""
 
     # Built on first use: a command pays only for the specs that it reads.
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        defer_build=True,
+        protected_namespaces=(),
+    )
 
 
 def _as_date(value: Any) -> Any:
