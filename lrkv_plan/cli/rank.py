@@ -90,6 +90,7 @@ def rank(
         rope_dim=one_count(rope_dim, "--rope-dim") if rope_dim else 0,
         key_norm=key_norm,
     )
+    latent_rope = one_count(mla_rope_dim, "--mla-rope-dim") if mla_rope_dim else None
     alignment, gpus = one_count(align, "--align"), one_count(tp_size, "--tp-size")
     answer = rank_ceiling(
         spec,
@@ -99,7 +100,7 @@ def rank(
         kv_dtype=kv_dtype,
         context_tokens=context,
         options=options,
-        latent_rope_dim=one_count(mla_rope_dim, "--mla-rope-dim") if mla_rope_dim else None,
+        latent_rope_dim=latent_rope,
     )
     inputs = {
         "model": model_inputs(spec),
@@ -112,5 +113,6 @@ def rank(
         "position": position,
         "rope_dim": options.rope_dim,
         "key_norm": key_norm,
+        "mla_rope_dim": latent_rope,
     }
     return rank_table(spec, inputs, answer)

@@ -190,6 +190,8 @@ def _rank_remarks(inputs: dict[str, Any], answer: RankCeiling) -> Iterator[str]:
             f"rank {answer.largest.value} padded to a multiple of {answer.alignment} exceeds the "
             f"budget; rank {answer.aligned.value} does not"
         )
+    if answer.latent is not None and inputs["mla_rope_dim"] is None:
+        yield "MLA's rotary width is the backbone's own, or half a head (--mla-rope-dim)"
     if inputs["position"] == "rope_rank":
         yield "rope_rank is exact only if the trained basis spans whole rotary planes"
     yield (
@@ -216,6 +218,10 @@ def params_table(model: ModelSpec, rows: Sequence[ParamsRow], match_params: bool
         title=f"Weights of {model.name}",
         inputs={"model": model_inputs(model), "match_params": match_params},
         rows=flat,
+        shown_rows=[
+            {**row, "model_params": _at_least(row["model_params"], model.uncounted_parts)}
+            for row in flat
+        ],
         columns=(
             _DESIGN,
             Column(key="kv_params", title="K/V weights", text=count),
@@ -223,7 +229,7 @@ def params_table(model: ModelSpec, rows: Sequence[ParamsRow], match_params: bool
             Column(key="attention_params", title="attention", text=count),
             Column(key="feed_forward_params", title="feed-forward", text=count),
             Column(key="embedding_params", title="embeddings", text=count),
-            Column(key="model_params", title="model", text=count),
+            Column(key="model_params", title="model"),
             *(matched if match_params else ()),
         ),
         remarks=(*remarks, *model.remarks),
@@ -286,6 +292,7 @@ def models_table(models: Sequence[ModelSpec], labels: Sequence[str]) -> Table:
             "bytes_per_token": bytes_per_token(model),
             "model_params": parameter_count(model).model_params,
             "max_context_tokens": model.max_context_tokens,
+            "uncounted_parts": list(model.uncounted_parts),
         }
         for model, label in zip(models, labels, strict=True)
     ]
@@ -293,13 +300,18 @@ def models_table(models: Sequence[ModelSpec], labels: Sequence[str]) -> Table:
         title="Shipped models (K/V bytes per token in bf16)",
         inputs={},
         rows=rows,
+        shown_rows=[
+            {**row, "model_params": _at_least(row["model_params"], row["uncounted_parts"])}
+            for row in rows
+        ],
+        remarks=(">= leaves out parts that `lrkv-plan models show NAME` lists",),
         columns=(
             Column(key="model", title="model", is_number=False),
             _DESIGN,
             Column(key="n_layers", title="layers", text=count),
             Column(key="model_dim", title="width", text=count),
             Column(key="bytes_per_token", title="B/token", text=count),
-            Column(key="model_params", title="parameters", text=count),
+            Column(key="model_params", title="parameters"),
             Column(key="max_context_tokens", title="max context", text=count),
         ),
     )
@@ -336,6 +348,13 @@ def hardware_table(profiles: Sequence[HardwareProfile]) -> Table:
             Column(key="link_bytes_per_s", title="link, one way", text=_bytes_rate),
         ),
     )
+
+
+def _at_least(total: int | None, uncounted: Sequence[str]) -> str:
+    """A parameter total; ``>=`` where the spec names parts that are not counted."""
+    if total is None:
+        return "-"
+    return f">= {total:,}" if uncounted else f"{total:,}"
 
 
 def model_document(model: ModelSpec) -> Table:

@@ -178,8 +178,8 @@ class ModelSpec(Frozen):
 
     @property
     def n_layers(self) -> int:
-        """All layers, with or without attention. [layers]"""
-        return sum(group.count for group in self.layers)
+        """Layers, with or without attention; cross-attention shares its layer. [layers]"""
+        return sum(group.count for group in self.layers if group.cached_over == "context")
 
     @property
     def attention_groups(self) -> tuple[LayerGroup, ...]:

@@ -63,12 +63,6 @@ def decoder_of(fields: Fields) -> dict[str, Any]:
     hidden = fields.needed("d_model", "hidden_size", most=MAX_WIDTH)
     attention = _attention(fields, keys, hidden)
     tokens = fields.integer(keys.encoder_tokens, most=MAX_TOKENS) if keys.encoder_tokens else None
-    if tokens is None:
-        fields.assume("encoder_tokens: not stated; give the length of the encoder's output")
-    fields.assume(
-        f"{n_layers} decoder layers: self-attention and cross-attention are listed as "
-        f"{n_layers} layers each"
-    )
     return {
         "model_dim": hidden,
         "encoder_tokens": tokens,
