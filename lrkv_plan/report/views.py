@@ -283,7 +283,7 @@ def models_table(models: Sequence[ModelSpec], labels: Sequence[str]) -> Table:
     from lrkv_plan.calculators.cache_bytes import bytes_per_token
     from lrkv_plan.calculators.parameters import parameter_count
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "model": model.name,
             "attention": label,
