@@ -7,7 +7,8 @@ Scales that do not grow with the number of tokens (one per tensor) cost nothing 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from lrkv_plan.errors import SpecError, did_you_mean, shown
@@ -26,7 +27,12 @@ class StorageFormat:
     scale_bits: int = 0
     group_size: int | None = None
     whole_groups: bool = False
+    by_tensor: Mapping[str, StorageFormat] = field(default_factory=dict)
     source: str
+
+    def of_tensor(self, name: str) -> StorageFormat:
+        """The format of that cached tensor; entry layouts such as fp8_ds_mla mix formats."""
+        return self.by_tensor.get(name, self)
 
     def row_bytes(self, width: int) -> Fraction:
         """Bytes of one row of ``width`` scalars, scales included; exact. [bytes]
@@ -98,7 +104,17 @@ _FORMATS = (
         source="32 int4 and one fp16 scale: 18 bytes per 32 scalars (ggml)",
     ),
 )  # fmt: skip
-STORAGE_FORMATS = {f.name: f for f in _FORMATS}
+_BY_NAME = {f.name: f for f in _FORMATS}
+_DS_MLA_LATENT = StorageFormat(
+    name="fp8 with one fp32 scale per 128 scalars", bits_per_scalar=8, scale_bits=32,
+    group_size=128, source="DeepSeek-V3.2 reference cache",
+)  # fmt: skip
+_FP8_DS_MLA = StorageFormat(
+    name="fp8_ds_mla", bits_per_scalar=8,
+    by_tensor={"latent": _DS_MLA_LATENT, "rope_key": _BY_NAME["bf16"]},
+    source="656 bytes per token of MLA 512+64: 512 fp8, 16 of scales, 64 bf16 (vLLM fp8_ds_mla)",
+)  # fmt: skip
+STORAGE_FORMATS = {**_BY_NAME, "fp8_ds_mla": _FP8_DS_MLA}
 
 _ALIASES = {
     "float32": "fp32", "float": "fp32", "f32": "fp32",

@@ -19,6 +19,7 @@ ROW_OF_128 = {
     "mxfp4": 64 + 4,  # 128 / 32 = 4 one-byte scales
     "q8_0": 4 * 34,
     "q4_0": 4 * 18,
+    "fp8_ds_mla": 128,  # rows other than MLA's: plain fp8
 }
 
 

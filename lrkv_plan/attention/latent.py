@@ -25,7 +25,8 @@ def latent_layout(spec: LatentSpec, model_dim: int) -> AttentionLayout:
     Decode, multiply-adds per layer with T cached tokens:
     absorbed H [T (2 d_c + d_R) + d_c (d_nope + d_v)];
     materialised H [T d_c (d_nope + d_v) + T (d_nope + d_R + d_v)], whose first term rebuilds keys
-    and values once for all query tokens.
+    and values once for all query tokens. An engine that keeps heads instead of the latent caches
+    H (d_nope + d_R + d_v) scalars and takes the materialised path without its first term.
 
     Examples
     --------
@@ -36,11 +37,6 @@ def latent_layout(spec: LatentSpec, model_dim: int) -> AttentionLayout:
     """
     heads, latent, rope = spec.n_heads, spec.latent_dim, spec.rope_dim
     nope, value_dim = spec.nope_dim, spec.v_head_dim
-    cached = [CachedTensor(name="latent", width=latent, copies_per_layer=1, sharding=_WHOLE)]
-    if rope:
-        cached.append(
-            CachedTensor(name="rope_key", width=rope, copies_per_layer=1, sharding=_WHOLE)
-        )
     key_value = WeightRole.KEY_VALUE
     weights = (
         *_query_weights(spec, model_dim),
@@ -51,25 +47,35 @@ def latent_layout(spec: LatentSpec, model_dim: int) -> AttentionLayout:
         ),
         *output_weights(spec, model_dim, value_dim),
     )
-    expand = heads * latent * (nope + value_dim)
     return AttentionLayout(
-        label=spec.label(),
-        n_heads=heads,
-        cached=tuple(cached),
-        weights=weights,
-        work=(
-            DecodeWork(path="absorbed", per_token=heads * (2 * latent + rope), per_step=expand),
-            DecodeWork(
-                path="materialised",
-                per_token=heads * (nope + rope + value_dim),
-                per_step=0,
-                expand_per_token=expand,
-            ),
-        ),
+        label=spec.label(), n_heads=heads, cached=_cached(spec), weights=weights, work=_work(spec)
     )
 
 
-_WHOLE = Sharding.REPLICATED
+def _cached(spec: LatentSpec) -> tuple[CachedTensor, ...]:
+    if spec.cached_form == "heads":
+        rows = [("key", spec.nope_dim + spec.rope_dim), ("value", spec.v_head_dim)]
+        copies, sharding = spec.n_heads, Sharding.BY_COPY
+    else:
+        rows = [("latent", spec.latent_dim), ("rope_key", spec.rope_dim)]
+        copies, sharding = 1, Sharding.REPLICATED
+    return tuple(
+        CachedTensor(name=name, width=width, copies_per_layer=copies, sharding=sharding)
+        for name, width in rows
+        if width
+    )
+
+
+def _work(spec: LatentSpec) -> tuple[DecodeWork, ...]:
+    heads, latent, rope = spec.n_heads, spec.latent_dim, spec.rope_dim
+    rebuild = heads * latent * (spec.nope_dim + spec.v_head_dim)
+    scan = heads * (spec.nope_dim + rope + spec.v_head_dim)
+    if spec.cached_form == "heads":
+        return (DecodeWork(path="materialised", per_token=scan, per_step=0),)
+    return (
+        DecodeWork(path="absorbed", per_token=heads * (2 * latent + rope), per_step=rebuild),
+        DecodeWork(path="materialised", per_token=scan, per_step=0, expand_per_token=rebuild),
+    )
 
 
 def _query_weights(spec: LatentSpec, model_dim: int) -> tuple[WeightMatrix, ...]:

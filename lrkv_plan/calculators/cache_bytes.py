@@ -53,7 +53,10 @@ def row_bytes_per_layer(
     """
     layout.check_tp_size(tp_size)
     return sum(
-        (t.copies_per_gpu(tp_size) * storage.row_bytes(t.width) for t in layout.cached),
+        (
+            t.copies_per_gpu(tp_size) * storage.of_tensor(t.name).row_bytes(t.width)
+            for t in layout.cached
+        ),
         start=Fraction(0),
     )
 

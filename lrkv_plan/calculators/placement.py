@@ -105,8 +105,9 @@ def _shared_away(
         return Fraction(0)
     away = Fraction(0)
     for tensor in layout_of(group.attention, model.model_dim).cached:
-        used = tensor.copies_per_gpu(tp_size) * storage.row_bytes(tensor.width)
-        held = Fraction(tensor.copies_per_layer, tp_size) * storage.row_bytes(tensor.width)
+        row_bytes = storage.of_tensor(tensor.name).row_bytes(tensor.width)
+        used = tensor.copies_per_gpu(tp_size) * row_bytes
+        held = Fraction(tensor.copies_per_layer, tp_size) * row_bytes
         away += used - held
     return group.count * away
 

@@ -77,7 +77,10 @@ class GroupedSpec(AttentionSpec):
 
 
 class LatentSpec(AttentionSpec):
-    """MLA: one latent of ``latent_dim`` read as key and value, one rotary key of ``rope_dim``."""
+    """MLA: one latent of ``latent_dim`` read as key and value, one rotary key of ``rope_dim``.
+
+    ``cached_form`` "heads" is what engines without absorption keep: every head's key and value.
+    """
 
     family: Literal["mla"] = "mla"
     latent_dim: Width
@@ -85,6 +88,7 @@ class LatentSpec(AttentionSpec):
     nope_dim: Width
     v_head_dim: Width
     query_latent_dim: Width | None = None
+    cached_form: Literal["latent", "heads"] = "latent"
 
     text_argument = "latent_dim"
     text_aliases: ClassVar[Mapping[str, str]] = {
@@ -102,7 +106,9 @@ class LatentSpec(AttentionSpec):
 
     @override
     def label(self) -> str:
-        return f"mla:{self.latent_dim}+{self.rope_dim}" + self.stated("query_latent_dim")
+        return f"mla:{self.latent_dim}+{self.rope_dim}" + self.stated(
+            "query_latent_dim", "cached_form"
+        )
 
     @classmethod
     @override

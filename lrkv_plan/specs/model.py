@@ -31,12 +31,14 @@ class FixedTensor(Frozen):
     """Bytes whose format does not follow ``--kv-dtype``: recurrent state, sparse-index keys.
 
     ``copies`` are dealt out over the tensor-parallel GPUs, or whole on each when ``replicated``.
+    ``bytes_per_draft_token`` is what one speculative token adds to a copy (convolution columns).
     """
 
     name: Name
     bytes_per_copy: ByteCount
     copies: HeadCount = 1
     sharding: Literal["by_copy", "replicated"] = "by_copy"
+    bytes_per_draft_token: Annotated[int, Field(strict=True, ge=0, le=2**40)] = 0
 
 
 class DenseFeedForward(Frozen):

@@ -29,7 +29,7 @@ def state_of(fields: Fields, mixer: str, hidden: int) -> tuple[dict[str, Any], .
         return _mamba2(fields, hidden)
     if mixer == "conv":
         kernel = fields.needed("conv_L_cache", most=MAX_WIDTH, least=2)
-        return _tensors(("conv", hidden, (kernel - 1) * _CONV_BYTES))
+        return _columns(kernel, ("conv", hidden, 1))
     if mixer != "linear":
         return ()
     inner = fields.part("linear_attn_config")
@@ -42,6 +42,14 @@ def state_of(fields: Fields, mixer: str, hidden: int) -> tuple[dict[str, Any], .
 
 def _tensors(*rows: tuple[str, int, int]) -> tuple[dict[str, Any], ...]:
     return tuple({"name": n, "copies": c, "bytes_per_copy": b} for n, c, b in rows)
+
+
+def _columns(kernel: int, *rows: tuple[str, int, int]) -> tuple[dict[str, Any], ...]:
+    """Convolution columns: (name, copies, scalars per copy and column); a draft token adds one."""
+    tensors = _tensors(*((n, c, (kernel - 1) * width * _CONV_BYTES) for n, c, width in rows))
+    for tensor, (_, _, width) in zip(tensors, rows, strict=True):
+        tensor["bytes_per_draft_token"] = width * _CONV_BYTES
+    return tensors
 
 
 def _state_bytes(fields: Fields) -> int:
@@ -64,11 +72,13 @@ def _gated_delta_net(fields: Fields) -> tuple[dict[str, Any], ...]:
     key_dim = fields.needed("linear_key_head_dim", most=MAX_WIDTH)
     value_dim = fields.needed("linear_value_head_dim", most=MAX_WIDTH)
     kernel = fields.needed("linear_conv_kernel_dim", most=MAX_WIDTH, least=2)
-    column_bytes = (kernel - 1) * _CONV_BYTES
-    return _tensors(
-        ("recurrent", value_heads, key_dim * value_dim * _state_bytes(fields)),
-        ("conv_key_query", key_heads, 2 * key_dim * column_bytes),
-        ("conv_value", value_heads, value_dim * column_bytes),
+    return (
+        *_tensors(("recurrent", value_heads, key_dim * value_dim * _state_bytes(fields))),
+        *_columns(
+            kernel,
+            ("conv_key_query", key_heads, 2 * key_dim),
+            ("conv_value", value_heads, value_dim),
+        ),
     )
 
 
@@ -78,12 +88,10 @@ def _delta_attention(inner: Fields) -> tuple[dict[str, Any], ...]:
     head_dim = inner.needed("head_dim", most=MAX_WIDTH)
     kernel = inner.needed("short_conv_kernel_size", most=MAX_WIDTH, least=2)
     inner.assume("recurrent state: kept in float32, which the file does not state")
-    column_bytes = head_dim * (kernel - 1) * _CONV_BYTES
-    return _tensors(
-        ("recurrent", heads, head_dim * head_dim * _STATE_BYTES["float32"]),
-        ("conv_query", heads, column_bytes),
-        ("conv_key", heads, column_bytes),
-        ("conv_value", heads, column_bytes),
+    columns = [(f"conv_{part}", heads, head_dim) for part in ("query", "key", "value")]
+    return (
+        *_tensors(("recurrent", heads, head_dim * head_dim * _STATE_BYTES["float32"])),
+        *_columns(kernel, *columns),
     )
 
 
@@ -101,11 +109,9 @@ def _mamba2(fields: Fields, hidden: int) -> tuple[dict[str, Any], ...]:
     d_state = fields.needed("ssm_state_size", "mamba_d_state", most=MAX_WIDTH)
     groups = fields.needed("n_groups", "mamba_n_groups", most=MAX_HEADS)
     kernel = fields.needed("conv_kernel", "mamba_d_conv", most=MAX_WIDTH, least=2)
-    column_bytes = (kernel - 1) * _CONV_BYTES
-    by_head = _tensors(
-        ("ssm", heads, head_dim * d_state * _state_bytes(fields)),
-        ("conv_x", heads, head_dim * column_bytes),
-        ("conv_bc", groups, 2 * d_state * column_bytes),
+    by_head = (
+        *_tensors(("ssm", heads, head_dim * d_state * _state_bytes(fields))),
+        *_columns(kernel, ("conv_x", heads, head_dim), ("conv_bc", groups, 2 * d_state)),
     )
     if groups == 1:
         by_head[-1]["sharding"] = "replicated"
@@ -126,7 +132,7 @@ def _mamba1(fields: Fields, hidden: int) -> tuple[dict[str, Any], ...]:
     channels = fields.needed("mamba_expand", most=MAX_WIDTH) * hidden
     d_state = fields.needed("mamba_d_state", most=MAX_WIDTH)
     kernel = fields.needed("mamba_d_conv", most=MAX_WIDTH, least=2)
-    return _tensors(
-        ("ssm", channels, d_state * _state_bytes(fields)),
-        ("conv", channels, (kernel - 1) * _CONV_BYTES),
+    return (
+        *_tensors(("ssm", channels, d_state * _state_bytes(fields))),
+        *_columns(kernel, ("conv", channels, 1)),
     )
