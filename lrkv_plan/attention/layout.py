@@ -21,12 +21,16 @@ class Sharding(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CachedTensor:
-    """Rows that one layer keeps per token: ``copies_per_layer`` rows of ``width`` scalars."""
+    """Rows that one layer keeps per token: ``copies_per_layer`` rows of ``width`` scalars.
+
+    ``payload_width`` is the part of ``width`` that carries values; the rest aligns the row.
+    """
 
     name: str
     width: int
     copies_per_layer: int
     sharding: Sharding
+    payload_width: int | None = None
 
     def copies_per_gpu(self, tp_size: int) -> int:
         """Copies on one GPU of ``tp_size``: ceil(copies / P), or all when replicated.

@@ -45,13 +45,19 @@ def _cached(spec: LowRankSpec) -> tuple[CachedTensor, ...]:
     rows = [
         ("shared_key", spec.head_dim, groups, Sharding.BY_COPY),
         ("shared_value", spec.v_head_dim, groups, Sharding.BY_COPY),
-        ("private_key", _padded(spec.key_rank, align), heads, Sharding.BY_COPY),
-        ("private_value", _padded(spec.value_rank, align), heads, Sharding.BY_COPY),
+        ("private_key", spec.key_rank, heads, Sharding.BY_COPY),
+        ("private_value", spec.value_rank, heads, Sharding.BY_COPY),
         ("rope_key", spec.rope_dim, 1, Sharding.REPLICATED),
         ("key_scale", int(spec.key_norm == "rms_cached"), heads, Sharding.BY_COPY),
     ]
     return tuple(
-        CachedTensor(name=name, width=width, copies_per_layer=copies, sharding=sharding)
+        CachedTensor(
+            name=name,
+            width=_padded(width, align) if name.startswith("private") else width,
+            payload_width=width,
+            copies_per_layer=copies,
+            sharding=sharding,
+        )
         for name, width, copies, sharding in rows
         if width
     )

@@ -1,0 +1,1 @@
+"""What serving engines make of a memory budget: one allocation rule each."""

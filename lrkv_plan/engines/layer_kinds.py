@@ -1,0 +1,138 @@
+"""Layers of a model as an engine sorts them: by what they keep and for how long.
+
+A kind is a set of layers whose pages are equal and freed at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from lrkv_plan.attention.families import layout_of
+from lrkv_plan.calculators.cache_bytes import fixed_bytes_per_gpu, row_bytes_per_layer
+from lrkv_plan.dtypes import StorageFormat, storage_format
+from lrkv_plan.specs.engine_settings import EngineSettings
+from lrkv_plan.specs.model import LayerGroup, ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerKind:
+    """``count`` equal layers. Bytes are per layer on one GPU.
+
+    ``keeps`` is full, sliding, chunked, cross (encoder rows) or state. Rows grow with the tokens
+    kept; ``fixed_bytes`` are per sequence. ``payload_row_bytes`` leaves out alignment.
+    """
+
+    keeps: str
+    count: int
+    row_bytes: Fraction = Fraction(0)
+    payload_row_bytes: Fraction = Fraction(0)
+    window_tokens: int | None = None
+    fixed_bytes: int = 0
+    is_latent: bool = False  # one row is key and value of all heads
+
+
+def layer_kinds(
+    model: ModelSpec, settings: EngineSettings, tp_size: int = 1
+) -> tuple[LayerKind, ...]:
+    """The kinds of a model's layers in order of first appearance; draft layers join full ones.
+
+    Index keys of sparse attention are rows of their layer. Layers that reuse a cache keep none.
+
+    Raises
+    ------
+    PlacementError
+        If no engine can deal the heads out over ``tp_size`` GPUs.
+    """
+    storage = storage_format(settings.kv_dtype)
+    counts: dict[LayerKind, int] = {}
+    for group in model.layers:
+        for kind in _kinds_of(model, group, storage, settings, tp_size):
+            one = replace(kind, count=1)
+            counts[one] = counts.get(one, 0) + kind.count
+    kinds = [replace(kind, count=count) for kind, count in counts.items()]
+    return tuple(_with_drafts(kinds, settings.draft_layers))
+
+
+def _kinds_of(
+    model: ModelSpec,
+    group: LayerGroup,
+    storage: StorageFormat,
+    settings: EngineSettings,
+    tp_size: int,
+) -> Iterable[LayerKind]:
+    if group.state:
+        draft = settings.draft_tokens
+        state = (
+            tensor.model_copy(
+                update={
+                    "bytes_per_copy": tensor.bytes_per_copy + draft * tensor.bytes_per_draft_token
+                }
+            )
+            for tensor in group.state
+        )
+        fixed = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in state)
+        yield LayerKind(keeps="state", count=group.count, fixed_bytes=fixed)
+    if group.attention is None or group.reuses_cache:
+        return
+    layout = layout_of(group.attention, model.model_dim)
+    row = row_bytes_per_layer(layout, storage, tp_size)
+    payload = sum(
+        (
+            tensor.copies_per_gpu(tp_size)
+            * storage.of_tensor(tensor.name).row_bytes(
+                tensor.width if tensor.payload_width is None else tensor.payload_width
+            )
+            for tensor in layout.cached
+        ),
+        start=Fraction(0),
+    )
+    index = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in group.index)
+    keeps = "cross" if group.cached_over == "encoder" else group.window_kind or "full"
+    yield LayerKind(
+        keeps=keeps,
+        count=group.count,
+        row_bytes=row + index,
+        payload_row_bytes=payload + index,
+        window_tokens=group.window_tokens,
+        is_latent=any(tensor.name == "latent" for tensor in layout.cached),
+    )
+
+
+def _with_drafts(kinds: list[LayerKind], draft_layers: int) -> list[LayerKind]:
+    """Draft layers cache like the model's last full layers (EAGLE, MTP)."""
+    full = [i for i, kind in enumerate(kinds) if kind.keeps == "full"]
+    if draft_layers and full:
+        last = full[-1]
+        kinds[last] = replace(kinds[last], count=kinds[last].count + draft_layers)
+    return kinds
+
+
+def rows_kept(kind: LayerKind, tokens: int, encoder_tokens: int) -> int:
+    """Rows that one sequence of ``tokens`` needs in a layer of that kind: payload, no pages."""
+    if kind.keeps == "state":
+        return 0
+    if kind.keeps == "cross":
+        return encoder_tokens
+    return min(tokens, kind.window_tokens or tokens)
+
+
+def payload_bytes(kinds: Iterable[LayerKind], tokens: int, encoder_tokens: int = 0) -> Fraction:
+    """Bytes that a sequence of ``tokens`` really uses on one GPU, state included. [bytes]"""
+    return sum(
+        (
+            kind.count
+            * (rows_kept(kind, tokens, encoder_tokens) * kind.payload_row_bytes + kind.fixed_bytes)
+            for kind in kinds
+        ),
+        start=Fraction(0),
+    )
+
+
+def rate(kinds: Iterable[LayerKind], *keeps: str) -> Fraction:
+    """Bytes per token on one GPU over layers that keep one of ``keeps`` (all rows when none)."""
+    return sum(
+        (kind.count * kind.row_bytes for kind in kinds if not keeps or kind.keeps in keeps),
+        start=Fraction(0),
+    )

@@ -1,0 +1,98 @@
+"""SGLang's token pool: rows of the attention layers; recurrent state has a pool of its own.
+
+Before pull request 11309 (0.5.4) the index keys of sparse attention were in neither the printed
+size nor the budget. Sliding layers have a second pool of 0.8 of the tokens (the engine's default
+swa_full_tokens_ratio), in versions with a hybrid pool.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+from lrkv_plan.calculators.exact import simplest
+from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes
+from lrkv_plan.engines.pool import Pool, ceil_div, waste_of
+from lrkv_plan.errors import PlacementError
+from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
+from lrkv_plan.specs.model import ModelSpec
+
+SLIDING_TOKENS_RATIO = Fraction(8, 10)
+
+
+def pool(
+    model: ModelSpec,
+    budget_bytes: int,
+    settings: EngineSettings,
+    *,
+    engine: EngineName,
+    tp_size: int = 1,
+    dcp_size: int = 1,
+) -> Pool:
+    """Tokens = floor(budget / rate), in whole pages; a page is one token unless told otherwise.
+
+    ``budget_bytes`` is the token pool, as the engine prints it. Recurrent state is not taken from
+    it; the remark says what one sequence's slot costs beside it.
+
+    Raises
+    ------
+    PlacementError
+        If no layer keeps rows, or decode-context parallelism is asked for.
+    """
+    if dcp_size > 1:
+        raise PlacementError("SGLang has no decode-context parallelism here: leave --dcp-size out")
+    kinds = layer_kinds(_as_of(model, engine), settings, tp_size)
+    rows = [kind for kind in kinds if kind.keeps != "state"]
+    per_token = sum((kind.count * kind.row_bytes * _share(kind) for kind in rows), Fraction(0))
+    if not per_token:
+        raise PlacementError(f"{model.name}: no layer keeps a cache")
+    page = settings.page_tokens or 1
+    n_pages = math.floor(budget_bytes / (page * per_token))
+    context = settings.context_tokens
+
+    def blocks_of(tokens: Any) -> Any:
+        return ceil_div(tokens, page)
+
+    return Pool(
+        engine=engine,
+        n_blocks=n_pages,
+        block_tokens=page,
+        block_bytes=simplest(page * per_token),
+        n_groups=1,
+        kv_tokens=n_pages * page,
+        max_concurrency=Fraction(n_pages * page, context),
+        max_sequences=n_pages // blocks_of(context),
+        bytes_per_token_per_gpu=simplest(per_token),
+        waste_share=max(
+            Fraction(0),
+            waste_of(payload_bytes(rows, context), blocks_of(context), page * per_token),
+        ),
+        blocks_of=blocks_of,
+        remarks=tuple(_remarks(kinds)),
+    )
+
+
+def _as_of(model: ModelSpec, engine: EngineName) -> ModelSpec:
+    """The model as that version counts it: without index keys before 0.5.4."""
+    if engine.at_least(0, 5, 4):
+        return model
+    layers = tuple(group.model_copy(update={"index": ()}) for group in model.layers)
+    return model.model_copy(update={"layers": layers})
+
+
+def _share(kind: LayerKind) -> Fraction:
+    return SLIDING_TOKENS_RATIO if kind.keeps == "sliding" else Fraction(1)
+
+
+def _remarks(kinds: tuple[LayerKind, ...]) -> list[str]:
+    remarks = []
+    slot = sum(kind.count * kind.fixed_bytes for kind in kinds)
+    if slot:
+        remarks.append(
+            f"recurrent state is a separate pool: {slot:,} B per sequence on each GPU, not taken "
+            "from this budget"
+        )
+    if any(kind.keeps == "sliding" for kind in kinds):
+        remarks.append("sliding layers: a pool of 0.8 of the tokens (the default ratio), assumed")
+    return remarks

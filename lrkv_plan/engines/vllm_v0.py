@@ -1,0 +1,77 @@
+"""vLLM's V0 pool (before 0.8, or V1 switched off): every layer keeps every token.
+
+Windows are ignored, and until 2025-03-15 (about 0.7.3) an MLA row of 576 scalars was padded to 640.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from lrkv_plan.calculators.exact import simplest
+from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes
+from lrkv_plan.engines.pool import Pool, ceil_div, waste_of
+from lrkv_plan.errors import PlacementError
+from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
+from lrkv_plan.specs.model import ModelSpec
+
+DEFAULT_PAGE_TOKENS = 16
+_MLA_ROW_ALIGNMENT_BYTES = 256
+
+
+def pool(
+    model: ModelSpec,
+    budget_bytes: int,
+    settings: EngineSettings,
+    *,
+    engine: EngineName,
+    tp_size: int = 1,
+    dcp_size: int = 1,
+) -> Pool:
+    """Blocks of one GPU: floor(budget / (page sum of rows)).
+
+    Notes
+    -----
+    Concurrency is printed as tokens / maximum length, without rounding up to blocks.
+
+    Raises
+    ------
+    PlacementError
+        If the model has recurrent layers, or decode-context parallelism is asked for.
+    """
+    kinds = layer_kinds(model, settings, tp_size)
+    if dcp_size > 1 or any(kind.keeps == "state" for kind in kinds):
+        raise PlacementError("vLLM's V0 engine has no pool for recurrent layers or --dcp-size")
+    aligned = any(kind.is_latent for kind in kinds) and not engine.at_least(0, 7, 4)
+    rows = sum((kind.count * _row(kind, aligned) for kind in kinds), start=Fraction(0))
+    page_tokens = settings.page_tokens or DEFAULT_PAGE_TOKENS
+    block_bytes = page_tokens * rows
+    n_blocks = math.floor(budget_bytes / block_bytes)
+    context = settings.context_tokens
+
+    def blocks_of(tokens: Any) -> Any:
+        return ceil_div(tokens, page_tokens)
+
+    everything = [replace(kind, keeps="full", window_tokens=None) for kind in kinds]
+    return Pool(
+        engine=engine,
+        n_blocks=n_blocks,
+        block_tokens=page_tokens,
+        block_bytes=simplest(block_bytes),
+        n_groups=1,
+        kv_tokens=n_blocks * page_tokens,
+        max_concurrency=Fraction(n_blocks * page_tokens, context),
+        max_sequences=n_blocks // blocks_of(context),
+        bytes_per_token_per_gpu=simplest(rows),
+        waste_share=waste_of(payload_bytes(everything, context), blocks_of(context), block_bytes),
+        blocks_of=blocks_of,
+        remarks=("MLA rows padded to 256 bytes",) if aligned else (),
+    )
+
+
+def _row(kind: LayerKind, aligned: bool) -> Fraction:
+    if not aligned:
+        return kind.row_bytes
+    return Fraction(math.ceil(kind.row_bytes / _MLA_ROW_ALIGNMENT_BYTES) * _MLA_ROW_ALIGNMENT_BYTES)
