@@ -91,7 +91,7 @@ def is_optional(place: tuple[Any, ...]) -> bool:
     """Numbers where 0 or a size in words is right: they would not always be damage."""
     zero_is_fine = {
         "rope_dim", "shared_hidden_dim", "dense_hidden_dim", "per_mixer", "per_feed_forward",
-        "draft_layers",
+        "draft_layers", "extra_params",
     }  # fmt: skip
     return bool(zero_is_fine & set(map(str, place)))
 
@@ -99,6 +99,7 @@ def is_optional(place: tuple[Any, ...]) -> bool:
 def damaged_config(config: Any, chance: random.Random) -> Any:
     inner = config.get("text_config", config)
     unused = {"num_key_value_heads", "head_dim"} if "kv_lora_rank" in inner else set()
+    unused |= {"num_hidden_layers"} if "decoder_layers" in inner else set()
     keys = [key for key in inner if key in NEEDED - unused]
     changed = copy.deepcopy(config)
     part = changed.get("text_config", changed)

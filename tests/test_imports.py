@@ -14,16 +14,39 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
     "errors": set(),
     "units": {"errors"},
     "dtypes": {"errors"},
-    "specs": {"errors", "units", "dtypes", "specs", "pydantic", "yaml"},
+    "specs": {"errors", "units", "dtypes", "specs", "pydantic", "yaml", "numpy"},
     "attention": {"errors", "dtypes", "specs", "attention"},
     "calculators": {"errors", "units", "dtypes", "specs", "attention", "calculators", "numpy"},
-    "report": {"errors", "units", "dtypes", "specs", "calculators", "report", "rich", "__init__"},
+    "checkpoint": {"errors", "specs", "checkpoint", "safetensors"},
+    "engines": {
+        "errors",
+        "units",
+        "dtypes",
+        "specs",
+        "attention",
+        "calculators",
+        "engines",
+        "numpy",
+    },
+    "report": {
+        "errors",
+        "units",
+        "dtypes",
+        "specs",
+        "calculators",
+        "engines",
+        "report",
+        "rich",
+        "__init__",
+    },
     "cli": {
         "errors",
         "units",
         "dtypes",
         "specs",
         "calculators",
+        "checkpoint",
+        "engines",
         "report",
         "cli",
         "typer",
@@ -33,6 +56,7 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
     "__main__": {"cli"},
 }
 WATCHED = {"pydantic", "yaml", "numpy", "rich", "typer", "torch", "pandas", "matplotlib", "scipy"}
+WATCHED |= {"safetensors"}
 
 
 def imported(path: Path) -> set[str]:

@@ -31,27 +31,11 @@ def grouped_layout(spec: GroupedSpec, model_dim: int) -> AttentionLayout:
     """
     heads, kv_heads = spec.n_heads, spec.n_kv_heads
     key_dim, value_dim = spec.head_dim, spec.v_head_dim
-    weights = [
+    weights = (
         *query_and_output(spec, model_dim, key_dim, value_dim),
-        WeightMatrix(
-            name="key", rows=model_dim, cols=kv_heads * key_dim, role=WeightRole.KEY_VALUE
-        ),
-    ]
-    if not spec.value_from_key:
-        weights.append(
-            WeightMatrix(
-                name="value", rows=model_dim, cols=kv_heads * value_dim, role=WeightRole.KEY_VALUE
-            )
-        )
-    if spec.sinks:
-        weights.append(WeightMatrix(name="sinks", rows=heads, cols=1, role=WeightRole.OTHER))
-    if spec.qkv_bias:
-        bias_dim = heads * key_dim + kv_heads * (key_dim + value_dim)
-        weights.append(WeightMatrix(name="qkv_bias", rows=bias_dim, cols=1, role=WeightRole.OTHER))
-    if spec.qk_norm:
-        weights.append(
-            WeightMatrix(name="qk_norm", rows=2 * key_dim, cols=1, role=WeightRole.OTHER)
-        )
+        *_key_and_value(spec, model_dim),
+        *_vectors(spec),
+    )
     return AttentionLayout(
         label=spec.label(),
         n_heads=heads,
@@ -59,6 +43,34 @@ def grouped_layout(spec: GroupedSpec, model_dim: int) -> AttentionLayout:
             CachedTensor(name=n, width=w, copies_per_layer=kv_heads, sharding=Sharding.BY_COPY)
             for n, w in (("key", key_dim), ("value", value_dim))
         ),
-        weights=tuple(weights),
+        weights=weights,
         work=(DecodeWork(path="grouped", per_token=heads * (key_dim + value_dim), per_step=0),),
     )
+
+
+def _key_and_value(spec: GroupedSpec, model_dim: int) -> list[WeightMatrix]:
+    """Key d x G d_h and value d x G d_v, dealt out by key/value head."""
+    widths = {"key": spec.head_dim} | ({} if spec.value_from_key else {"value": spec.v_head_dim})
+    return [
+        WeightMatrix(
+            name=name, rows=model_dim, cols=spec.n_kv_heads * width, role=WeightRole.KEY_VALUE,
+            units=spec.n_kv_heads,
+        )
+        for name, width in widths.items()
+    ]  # fmt: skip
+
+
+def _vectors(spec: GroupedSpec) -> list[WeightMatrix]:
+    """Biases and sinks, dealt out by head; query and key norms, whole on every GPU."""
+    heads, kv_heads, key_dim = spec.n_heads, spec.n_kv_heads, spec.head_dim
+    rows: list[tuple[bool, str, int, int | None]] = [
+        (spec.sinks, "sinks", heads, heads),
+        (spec.qkv_bias, "query_bias", heads * key_dim, heads),
+        (spec.qkv_bias, "key_value_bias", kv_heads * (key_dim + spec.v_head_dim), kv_heads),
+        (spec.qk_norm, "qk_norm", 2 * key_dim, None),
+    ]
+    return [
+        WeightMatrix(name=name, rows=size, cols=1, role=WeightRole.OTHER, units=units)
+        for present, name, size, units in rows
+        if present
+    ]

@@ -43,10 +43,11 @@ def latent_layout(spec: LatentSpec, model_dim: int) -> AttentionLayout:
         WeightMatrix(name="latent_down", rows=model_dim, cols=latent + rope, role=key_value),
         WeightMatrix(name="latent_norm", rows=latent, cols=1, role=key_value),
         WeightMatrix(
-            name="latent_up", rows=latent, cols=heads * (nope + value_dim), role=key_value
+            name="latent_up", rows=latent, cols=heads * (nope + value_dim), role=key_value,
+            units=heads,
         ),
         *output_weights(spec, model_dim, value_dim),
-    )
+    )  # fmt: skip
     return AttentionLayout(
         label=spec.label(), n_heads=heads, cached=_cached(spec), weights=weights, work=_work(spec)
     )
@@ -81,11 +82,12 @@ def _work(spec: LatentSpec) -> tuple[DecodeWork, ...]:
 def _query_weights(spec: LatentSpec, model_dim: int) -> tuple[WeightMatrix, ...]:
     """Query d x H (d_nope + d_R), or through a normalised latent of ``query_latent_dim``."""
     query_dim = spec.n_heads * (spec.nope_dim + spec.rope_dim)
-    role, latent = WeightRole.QUERY, spec.query_latent_dim
+    role, latent, units = WeightRole.QUERY, spec.query_latent_dim, spec.n_heads
     if latent is None:
-        return (WeightMatrix(name="query", rows=model_dim, cols=query_dim, role=role),)
+        query = WeightMatrix(name="query", rows=model_dim, cols=query_dim, role=role, units=units)
+        return (query,)
     return (
         WeightMatrix(name="query_down", rows=model_dim, cols=latent, role=role),
         WeightMatrix(name="query_norm", rows=latent, cols=1, role=role),
-        WeightMatrix(name="query_up", rows=latent, cols=query_dim, role=role),
+        WeightMatrix(name="query_up", rows=latent, cols=query_dim, role=role, units=units),
     )

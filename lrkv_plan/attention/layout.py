@@ -19,6 +19,16 @@ class Sharding(enum.Enum):
     REPLICATED = "replicated"  # every GPU holds every copy
 
 
+def check_dealing(count: int, what: str, tp_size: int) -> None:
+    """Raise ``PlacementError`` unless ``count`` divides ``tp_size`` or is a multiple of it."""
+    if count % tp_size and tp_size % count:
+        allowed = [p for p in range(1, count + 1) if count % p == 0]
+        raise PlacementError(
+            f"tp_size {tp_size}: {count} {what} can neither be dealt out nor "
+            f"repeated evenly; allowed: {', '.join(map(str, allowed))} or multiples of {count}"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class CachedTensor:
     """Rows that one layer keeps per token: ``copies_per_layer`` rows of ``width`` scalars.
@@ -43,12 +53,7 @@ class CachedTensor:
         copies = self.copies_per_layer
         if self.sharding is Sharding.REPLICATED:
             return copies
-        if copies % tp_size and tp_size % copies:
-            allowed = [p for p in range(1, copies + 1) if copies % p == 0]
-            raise PlacementError(
-                f"tp_size {tp_size}: {copies} copies of {self.name} can neither be dealt out nor "
-                f"repeated evenly; allowed: {', '.join(map(str, allowed))} or multiples of {copies}"
-            )
+        check_dealing(copies, f"copies of {self.name}", tp_size)
         return max(1, copies // tp_size)
 
 
@@ -63,18 +68,41 @@ class WeightRole(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightMatrix:
-    """``copies`` matrices of ``rows`` x ``cols``; a vector has one column."""
+    """``copies`` matrices of ``rows`` x ``cols``; a vector has one column.
+
+    ``units`` is how many equal shares (heads, groups of heads) tensor parallelism deals out; fewer
+    shares than GPUs are repeated evenly. None means whole on every GPU.
+    """
 
     name: str
     rows: int
     cols: int
     role: WeightRole
     copies: int = 1
+    units: int | None = None
 
     @property
     def n_params(self) -> int:
         """Parameters in all copies."""
         return self.rows * self.cols * self.copies
+
+    def share_per_gpu(self, tp_size: int) -> Fraction:
+        """The part of this weight that one GPU of ``tp_size`` holds: 1, 1/P or 1/units.
+
+        Raises
+        ------
+        PlacementError
+            If the units can neither be dealt out evenly nor repeated evenly.
+        """
+        if self.units is None:
+            return Fraction(1)
+        check_dealing(self.units, f"shares of weight {self.name}", tp_size)
+        return Fraction(1, min(self.units, tp_size))
+
+    def params_per_gpu(self, tp_size: int) -> int | Fraction:
+        """Parameters on one GPU of ``tp_size``."""
+        share = self.n_params * self.share_per_gpu(tp_size)
+        return int(share) if share.denominator == 1 else share
 
 
 @dataclass(frozen=True, kw_only=True)

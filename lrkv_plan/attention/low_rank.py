@@ -75,11 +75,12 @@ def _weights(spec: LowRankSpec, model_dim: int) -> tuple[WeightMatrix, ...]:
         ("value", spec.v_head_dim, spec.value_rank),
     ):
         weights += [
-            WeightMatrix(
-                name=f"shared_{name}", rows=model_dim, cols=width, copies=groups, role=role
-            ),
-            WeightMatrix(name=f"{name}_down", rows=model_dim, cols=rank, copies=heads, role=role),
-            WeightMatrix(name=f"{name}_basis", rows=width, cols=rank, copies=heads, role=role),
+            WeightMatrix(name=full, rows=rows, cols=cols, copies=copies, role=role, units=copies)
+            for full, rows, cols, copies in (
+                (f"shared_{name}", model_dim, width, groups),
+                (f"{name}_down", model_dim, rank, heads),
+                (f"{name}_basis", width, rank, heads),
+            )
         ]
     if spec.rope_dim:
         weights.append(WeightMatrix(name="rope_key", rows=model_dim, cols=spec.rope_dim, role=role))

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from lrkv_plan import __version__
-from lrkv_plan.cli import cache, hardware, models, params, rank, shard
+from lrkv_plan.cli import cache, capacity, hardware, models, params, rank, shard
 from lrkv_plan.errors import PlanError
 
 
@@ -54,7 +54,7 @@ def root(
     """Which attention should a model cache with, how large may its rank be, what does it cost?"""
 
 
-for _module in (cache, rank, params, shard):
+for _module in (cache, rank, params, shard, capacity):
     _module.register(app)
 app.add_typer(models.app, name="models")
 app.add_typer(hardware.app, name="hardware")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lrkv_plan import units
-from lrkv_plan.errors import UsageError, shown
+from lrkv_plan.errors import RequirementError, UsageError, shown
 from lrkv_plan.report.tables import Format, Table, render
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def writes_table(command: Callable[..., Table | None]) -> Callable[..., None]:
         table = command(**values)
         if table is not None:
             write_table(table, **chosen)
+            if table.unmet is not None:
+                raise RequirementError(table.unmet)
 
     signature = inspect.signature(command)
     added = [

@@ -4,6 +4,16 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan.cli import capacity_inputs as inputs
+from lrkv_plan.cli.capacity_options import (
+    EngineOption,
+    GpuOption,
+    KvMemoryOption,
+    NGpusOption,
+    UtilisationOption,
+    WeightDtypeOption,
+    WeightsOption,
+)
 from lrkv_plan.cli.options import (
     KvDtypeOption,
     ModelArgument,
@@ -15,6 +25,7 @@ from lrkv_plan.cli.options import (
     token_list,
     writes_table,
 )
+from lrkv_plan.errors import UsageError
 from lrkv_plan.report.tables import Table
 
 
@@ -27,14 +38,29 @@ def register(app: typer.Typer) -> None:
 def rank(
     model: ModelArgument,
     budget: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--budget",
             metavar="BUDGET",
             help="50%, 0.5 or 1/3 of MHA; '96 KiB/token' over the group, '24 KiB/token/gpu' on "
             "each GPU; or a design: gqa:6, mla:512+64.",
         ),
-    ],
+    ] = None,
+    fit_sequences: Annotated[
+        str | None,
+        typer.Option(
+            "--fit-sequences",
+            metavar="N",
+            help="Instead of --budget: sequences of --context-tokens that must fit on --gpu.",
+        ),
+    ] = None,
+    gpu: GpuOption = None,
+    n_gpus: NGpusOption = None,
+    engine: EngineOption = "vllm",
+    weight_dtype: WeightDtypeOption = None,
+    weights: WeightsOption = None,
+    utilisation: UtilisationOption = None,
+    kv_memory: KvMemoryOption = None,
     align: Annotated[
         str, typer.Option("--align", metavar="N", help="Multiple that a kernel wants ranks to be.")
     ] = "16",
@@ -73,11 +99,12 @@ def rank(
 
     Example: lrkv-plan rank lrkv-paper-2.5b --budget 50%
     """
-    from lrkv_plan.calculators.rank_ceiling import rank_ceiling
     from lrkv_plan.dtypes import storage_format
-    from lrkv_plan.report.views import model_inputs, rank_table
+    from lrkv_plan.report.views import model_inputs
     from lrkv_plan.specs.low_rank_options import LowRankOptions
 
+    if (budget is None) == (fit_sequences is None):
+        raise UsageError("give a --budget, or --fit-sequences with --gpu; one of the two")
     spec = load(model, spec_dir)
     context = (
         token_list(context_tokens, "--context-tokens")[0]
@@ -90,19 +117,9 @@ def rank(
         rope_dim=one_count(rope_dim, "--rope-dim") if rope_dim else 0,
         key_norm=key_norm,
     )
-    latent_rope = one_count(mla_rope_dim, "--mla-rope-dim") if mla_rope_dim else None
+    latent_rope = inputs.optional_count(mla_rope_dim, "--mla-rope-dim")
     alignment, gpus = one_count(align, "--align"), one_count(tp_size, "--tp-size")
-    answer = rank_ceiling(
-        spec,
-        budget=budget,
-        alignment=alignment,
-        tp_size=gpus,
-        kv_dtype=kv_dtype,
-        context_tokens=context,
-        options=options,
-        latent_rope_dim=latent_rope,
-    )
-    inputs = {
+    stated = {
         "model": model_inputs(spec),
         "budget": budget,
         "align": alignment,
@@ -115,4 +132,43 @@ def rank(
         "key_norm": key_norm,
         "mla_rope_dim": latent_rope,
     }
-    return rank_table(spec, inputs, answer)
+    if budget is not None:
+        from lrkv_plan.calculators.rank_ceiling import rank_ceiling
+        from lrkv_plan.report.views import rank_table
+
+        answer = rank_ceiling(
+            spec,
+            budget=budget,
+            alignment=alignment,
+            tp_size=gpus,
+            kv_dtype=kv_dtype,
+            context_tokens=context,
+            options=options,
+            latent_rope_dim=latent_rope,
+        )
+        return rank_table(spec, stated, answer)
+
+    from lrkv_plan.engines.rank_fit import rank_for_sequences
+    from lrkv_plan.report.capacity_views import rank_fit_table
+
+    deployment = inputs.one_deployment(
+        gpu=gpu,
+        engine=engine,
+        context_tokens=context,
+        kv_dtype=kv_dtype,
+        tp_size=gpus,
+        n_gpus=n_gpus,
+        weight_dtype=weight_dtype,
+        weights=weights,
+        utilisation=utilisation,
+        kv_memory=kv_memory,
+        alignment=alignment,
+        spec_dir=spec_dir,
+    )
+    wanted = one_count(fit_sequences or "", "--fit-sequences")
+    fitted = rank_for_sequences(
+        spec, deployment, wanted, options=options, latent_rope_dim=latent_rope
+    )
+    return rank_fit_table(
+        spec, {**stated, "fit_sequences": wanted, "gpu": gpu, "engine": engine}, fitted
+    )

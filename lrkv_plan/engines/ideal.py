@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
-from lrkv_plan.calculators.exact import over_each, simplest
-from lrkv_plan.engines.layer_kinds import layer_kinds, payload_bytes, rate
+from lrkv_plan.calculators.exact import simplest
+from lrkv_plan.engines.layer_kinds import layer_kinds, payload_of, rate
 from lrkv_plan.engines.pool import Pool
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
@@ -34,18 +33,15 @@ def pool(
     """
     kinds = layer_kinds(model, settings, tp_size)
     encoder, context = settings.encoder_tokens or 0, settings.context_tokens
-    per_sequence = math.ceil(payload_bytes(kinds, context, encoder) / dcp_size)
+    per_sequence = payload_of(kinds, context, encoder, dcp_size)
     per_token = sum(
         (k.count * k.payload_row_bytes for k in kinds if k.keeps != "cross"), Fraction(0)
     )
     if not per_sequence or not per_token:
         raise PlacementError(f"{model.name}: no layer keeps a cache")
 
-    def bytes_of(tokens: int) -> int:
-        return math.ceil(payload_bytes(kinds, tokens, encoder) / dcp_size)
-
     def blocks_of(tokens: Any) -> Any:
-        return over_each("tokens", tokens, bytes_of)
+        return payload_of(kinds, tokens, encoder, dcp_size)
 
     return Pool(
         engine=engine,
@@ -59,4 +55,5 @@ def pool(
         bytes_per_token_per_gpu=simplest(rate(kinds)),
         waste_share=Fraction(0),
         blocks_of=blocks_of,
+        payload_of=blocks_of,
     )

@@ -5,13 +5,16 @@ A kind is a set of layers whose pages are equal and freed at the same time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from lrkv_plan.attention.families import layout_of
 from lrkv_plan.calculators.cache_bytes import fixed_bytes_per_gpu, row_bytes_per_layer
 from lrkv_plan.dtypes import StorageFormat, storage_format
+from lrkv_plan.engines.blocks import ceil_div, smaller
 from lrkv_plan.specs.engine_settings import EngineSettings
 from lrkv_plan.specs.model import LayerGroup, ModelSpec
 
@@ -128,6 +131,25 @@ def payload_bytes(kinds: Iterable[LayerKind], tokens: int, encoder_tokens: int =
         ),
         start=Fraction(0),
     )
+
+
+def payload_of(
+    kinds: Iterable[LayerKind], tokens: Any, encoder_tokens: int = 0, dcp_size: int = 1
+) -> Any:
+    """``payload_bytes`` of a length or an int64 array of lengths, rounded up. [bytes]
+
+    With decode-context parallelism a GPU holds 1/n of the rows.
+    """
+    listed = list(kinds)
+    scale = math.lcm(*(kind.payload_row_bytes.denominator for kind in listed)) * dcp_size
+    total = 0 * tokens
+    for kind in listed:
+        kept = smaller(tokens, kind.window_tokens or 2**62)
+        rows = encoder_tokens if kind.keeps == "cross" else kept
+        per_row = int(kind.count * kind.payload_row_bytes * scale) // dcp_size
+        fixed = kind.count * kind.fixed_bytes * scale
+        total = total + (fixed if kind.keeps == "state" else rows * per_row + fixed)
+    return ceil_div(total, scale)
 
 
 def rate(kinds: Iterable[LayerKind], *keeps: str) -> Fraction:

@@ -6,20 +6,52 @@ whose cells fit the budget is found.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.calculators.exact import over_each, simplest
 from lrkv_plan.calculators.rank_ceiling import largest_fitting
-from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes, rate
-from lrkv_plan.engines.pool import Pool, ceil_div, waste_of
+from lrkv_plan.engines.blocks import ceil_div
+from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes, payload_of, rate
+from lrkv_plan.engines.pool import Pool, waste_of
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
-from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.specs.model import FixedTensor, ModelSpec
 
 CELL_PADDING = 256
 DEFAULT_MICRO_BATCH_TOKENS = 512
 _MOST_SEQUENCES = 10**7
+
+
+def kept_kinds(
+    model: ModelSpec, settings: EngineSettings, engine: EngineName
+) -> tuple[LayerKind, ...]:
+    """The kinds of layers as llama.cpp keeps them: convolution columns in fp32, not 2 bytes.
+
+    Recurrent state is fp32 there too, which most specs state already. The fork ik_llama.cpp keeps
+    windowed layers at the full context (ikawrakow/ik_llama.cpp#1607).
+    """
+    layers = tuple(
+        group.model_copy(update={"state": tuple(_as_fp32(tensor) for tensor in group.state)})
+        for group in model.layers
+    )
+    kinds = layer_kinds(model.model_copy(update={"layers": layers}), settings)
+    if engine.name != "ik_llama_cpp":
+        return kinds
+    return tuple(replace(kind, window_tokens=None) for kind in kinds)
+
+
+def _as_fp32(tensor: FixedTensor) -> FixedTensor:
+    """Only convolution columns grow with draft tokens; they are specified as 2-byte scalars."""
+    if not tensor.bytes_per_draft_token:
+        return tensor
+    return tensor.model_copy(
+        update={
+            "bytes_per_copy": 2 * tensor.bytes_per_copy,
+            "bytes_per_draft_token": 2 * tensor.bytes_per_draft_token,
+        }
+    )
 
 
 def cells(kind: LayerKind, n_sequences: int, tokens: int, micro_batch_tokens: int) -> int:
@@ -72,7 +104,7 @@ def pool(
     """
     if tp_size > 1 or dcp_size > 1:
         raise PlacementError("llama.cpp splits layers over GPUs, not heads: use --pp-size")
-    kinds = layer_kinds(model, settings)
+    kinds = kept_kinds(model, settings, engine)
     per_token = rate([kind for kind in kinds if kind.keeps != "cross"])
     if not per_token:
         raise PlacementError(f"{model.name}: no layer keeps a cache")
@@ -105,5 +137,6 @@ def pool(
         bytes_per_token_per_gpu=simplest(per_token),
         waste_share=max(Fraction(0), waste_of(payload, int(held), 1)),
         blocks_of=blocks_of,
+        payload_of=lambda tokens: payload_of(kinds, tokens, settings.encoder_tokens or 0),
         remarks=("cells are reserved for the full context of every sequence (-c)",),
     )

@@ -11,8 +11,9 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.calculators.exact import simplest
-from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes, rate
-from lrkv_plan.engines.pool import Pool, ceil_div, smaller, waste_of
+from lrkv_plan.engines.blocks import ceil_div, smaller
+from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes, payload_of, rate
+from lrkv_plan.engines.pool import Pool, waste_of
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -65,6 +66,7 @@ def pool(
         bytes_per_token_per_gpu=simplest(rate(kinds)),
         waste_share=waste_of(payload, per_sequence, 1),
         blocks_of=blocks_of,
+        payload_of=lambda tokens: payload_of(kinds, tokens, encoder, dcp_size),
     )
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lrkv_plan.specs.engine_settings import EngineName
-
-if TYPE_CHECKING:
-    from lrkv_plan.calculators.exact import IntArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +15,8 @@ class Pool:
     """Blocks of one engine replica on the GPU with the fewest.
 
     Bytes are of one GPU. ``kv_tokens`` and ``max_concurrency`` are what the engine prints;
-    ``blocks_of`` gives the blocks that sequences of given lengths hold, for numbers and arrays.
+    ``blocks_of`` gives the blocks that sequences of given lengths hold and ``payload_of`` the bytes
+    of them that are used, for numbers and arrays.
     """
 
     engine: EngineName
@@ -32,28 +30,11 @@ class Pool:
     bytes_per_token_per_gpu: int | Fraction
     waste_share: Fraction  # of a full-length sequence's blocks: padding, slack, unused tail
     blocks_of: Callable[[Any], Any] = field(compare=False, repr=False)
+    payload_of: Callable[[Any], Any] = field(compare=False, repr=False)
     remarks: tuple[str, ...] = ()
-
-
-def ceil_div(value: Any, divisor: int) -> Any:
-    """ceil(value / divisor) for an int or an int64 array."""
-    return -(-value // divisor)
-
-
-def smaller(value: Any, limit: int) -> Any:
-    """min(value, limit) for an int or an int64 array."""
-    return min(value, limit) if isinstance(value, int) else value.clip(max=limit)
 
 
 def waste_of(payload_bytes: int | Fraction, n_blocks: int, block_bytes: int | Fraction) -> Fraction:
     """Share of the blocks' bytes that is not payload, 0 to 1."""
     held = n_blocks * Fraction(block_bytes)
     return 1 - Fraction(payload_bytes) / held if held else Fraction(0)
-
-
-def int_array(lengths: Any) -> IntArray:
-    """Lengths as an int64 array."""
-    import numpy as np
-
-    array: IntArray = np.asarray(lengths, dtype=np.int64)
-    return array

@@ -20,8 +20,10 @@ ENGINES: dict[str, PoolRule] = {
     "paged": paged.pool,
     "vllm": vllm.pool,
     "vllm_v0": vllm_v0.pool,
+    "vllm_ascend": vllm.pool,
     "sglang": sglang.pool,
     "llama_cpp": llama_cpp.pool,
+    "ik_llama_cpp": llama_cpp.pool,
     "tensorrt_llm": tensorrt_llm.pool,
 }
 

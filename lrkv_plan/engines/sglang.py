@@ -12,8 +12,9 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.calculators.exact import simplest
-from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes
-from lrkv_plan.engines.pool import Pool, ceil_div, waste_of
+from lrkv_plan.engines.blocks import ceil_div
+from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes, payload_of
+from lrkv_plan.engines.pool import Pool, waste_of
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -69,6 +70,7 @@ def pool(
             waste_of(payload_bytes(rows, context), blocks_of(context), page * per_token),
         ),
         blocks_of=blocks_of,
+        payload_of=lambda tokens: payload_of(rows, tokens, settings.encoder_tokens or 0),
         remarks=tuple(_remarks(kinds)),
     )
 

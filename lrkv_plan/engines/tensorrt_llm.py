@@ -7,8 +7,9 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.calculators.exact import simplest
-from lrkv_plan.engines.layer_kinds import layer_kinds, payload_bytes, rate
-from lrkv_plan.engines.pool import Pool, ceil_div, waste_of
+from lrkv_plan.engines.blocks import ceil_div
+from lrkv_plan.engines.layer_kinds import layer_kinds, payload_bytes, payload_of, rate
+from lrkv_plan.engines.pool import Pool, waste_of
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -60,5 +61,6 @@ def pool(
         bytes_per_token_per_gpu=simplest(per_token),
         waste_share=waste_of(payload_bytes(kinds, context), blocks_of(context), block_bytes),
         blocks_of=blocks_of,
+        payload_of=lambda tokens: payload_of(kinds, tokens, settings.encoder_tokens or 0),
         remarks=("windowed layers are counted in full",) if windowed else (),
     )

@@ -13,13 +13,18 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.calculators.exact import simplest
-from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes, rate
-from lrkv_plan.engines.pool import Pool, ceil_div, smaller, waste_of
+from lrkv_plan.engines.blocks import ceil_div, smaller
+from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes, payload_of, rate
+from lrkv_plan.engines.pool import Pool, waste_of
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
 
 DEFAULT_PAGE_TOKENS = 16
+ASCEND_PAGE_TOKENS = 128
+# From 0.26 a window keeps the tokens of all batches in flight (max_in_flight_tokens): two under
+# asynchronous scheduling, the default (vllm-project/vllm#49878, pull request 47728).
+BATCHES_IN_FLIGHT = 2
 # A longest kind within a quarter of the shortest pads up to it instead of splitting.
 _NEARLY_EQUAL = Fraction(5, 4)
 
@@ -59,7 +64,8 @@ def pool(
     n_blocks = floor(budget / (g page)). A request holds, per group: full ceil(T / block); sliding
     ceil(min(window - 1 + batched, T) / block) + 1; chunked the same with the chunk and without
     the + 1; state 1 block, 1 more with prefix caching, 1 more per draft token; cross-attention
-    ceil(batched / block). Concurrency = n_blocks / blocks of a request of maximum length.
+    ceil(batched / block). From 0.26 a window counts two batches (as many as pipeline stages, if
+    more: not modelled). Concurrency = n_blocks / blocks of a request of maximum length.
     Tokens are printed as floor(n_blocks / groups) block up to 0.20, from 0.21 as
     int(concurrency T).
     """
@@ -68,13 +74,16 @@ def pool(
         raise PlacementError(f"{model.name}: no layer keeps a cache")
     if not engine.at_least(0, 10):
         kinds = tuple(_all_full(kind) for kind in kinds)
-    page_tokens = settings.page_tokens or DEFAULT_PAGE_TOKENS
+    default = ASCEND_PAGE_TOKENS if engine.name == "vllm_ascend" else DEFAULT_PAGE_TOKENS
+    page_tokens = settings.page_tokens or default
     groups, layers_per_block, page_bytes = _grouped(kinds, page_tokens)
     block_bytes = layers_per_block * page_bytes
     n_blocks = math.floor(budget_bytes / block_bytes)
 
+    batches = BATCHES_IN_FLIGHT if engine.at_least(0, 26) else 1
+
     def blocks_of(tokens: Any) -> Any:
-        return sum(g.n_groups * _blocks(g, tokens, settings, dcp_size) for g in groups)
+        return sum(g.n_groups * _blocks(g, tokens, settings, batches, dcp_size) for g in groups)
 
     context = settings.context_tokens
     per_request = blocks_of(context)
@@ -99,6 +108,7 @@ def pool(
             payload_bytes(kinds, context, encoder) / dcp_size, per_request, block_bytes
         ),
         blocks_of=blocks_of,
+        payload_of=lambda tokens: payload_of(kinds, tokens, encoder, dcp_size),
         remarks=tuple(_remarks(groups, layers_per_block, page_bytes)),
     )
 
@@ -156,7 +166,9 @@ def _raised_for_state(
     return max(page_tokens, needed)
 
 
-def _blocks(group: Group, tokens: Any, settings: EngineSettings, dcp_size: int) -> Any:
+def _blocks(
+    group: Group, tokens: Any, settings: EngineSettings, batches: int, dcp_size: int
+) -> Any:
     """Blocks that one request of ``tokens`` holds in one group of that kind."""
     kind, block = group.kind, group.block_tokens * dcp_size
     window = kind.window_tokens or 0
@@ -168,9 +180,9 @@ def _blocks(group: Group, tokens: Any, settings: EngineSettings, dcp_size: int) 
         return ceil_div(batched, block)
     if kind.keeps == "sliding":
         # The + 1: a window of 1024 tokens that starts inside a block touches one block more.
-        return ceil_div(smaller(tokens, window - 1 + batched), block) + 1
+        return ceil_div(smaller(tokens, window - 1 + batches * batched), block) + 1
     if kind.keeps == "chunked":
-        return ceil_div(smaller(tokens, window + batched), block)
+        return ceil_div(smaller(tokens, window + batches * batched), block)
     return ceil_div(tokens, block)
 
 

@@ -11,8 +11,9 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.calculators.exact import simplest
-from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes
-from lrkv_plan.engines.pool import Pool, ceil_div, waste_of
+from lrkv_plan.engines.blocks import ceil_div
+from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes, payload_of
+from lrkv_plan.engines.pool import Pool, waste_of
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -39,9 +40,14 @@ def pool(
     Raises
     ------
     PlacementError
-        If the model has recurrent layers, or decode-context parallelism is asked for.
+        If the model has recurrent layers, decode-context parallelism is asked for, or an MLA cache
+        of a version that could not keep latents.
     """
     kinds = layer_kinds(model, settings, tp_size)
+    if any(kind.is_latent for kind in kinds) and not engine.at_least(0, 7):
+        raise PlacementError(
+            "vLLM before 0.7 keeps keys and values of every MLA head: use cached_form=heads"
+        )
     if dcp_size > 1 or any(kind.keeps == "state" for kind in kinds):
         raise PlacementError("vLLM's V0 engine has no pool for recurrent layers or --dcp-size")
     aligned = any(kind.is_latent for kind in kinds) and not engine.at_least(0, 7, 4)
@@ -67,6 +73,7 @@ def pool(
         bytes_per_token_per_gpu=simplest(rows),
         waste_share=waste_of(payload_bytes(everything, context), blocks_of(context), block_bytes),
         blocks_of=blocks_of,
+        payload_of=lambda tokens: payload_of(everything, tokens),
         remarks=("MLA rows padded to 256 bytes",) if aligned else (),
     )
 

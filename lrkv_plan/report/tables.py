@@ -50,7 +50,8 @@ class Table:
 
     ``rows`` go to JSON and CSV whole; ``columns`` pick what people see of ``shown_rows`` (all rows
     when None). ``remarks`` are assumptions and caveats, part of every format but CSV. ``text``,
-    a whole YAML document, takes the place of the columns where there is one.
+    a whole YAML document, takes the place of the columns where there is one. ``unmet`` names a
+    requirement that the rows miss: they are written, then the command fails.
     """
 
     title: str
@@ -60,6 +61,7 @@ class Table:
     remarks: Sequence[str] = ()
     shown_rows: Sequence[Row] | None = None
     text: str | None = None
+    unmet: str | None = None
 
 
 def as_row(result: Any) -> dict[str, Any]:

@@ -51,6 +51,10 @@ class AttentionSpec(Frozen):
         """The shortest ``--attention`` text that gives this design on its backbone."""
         raise NotImplementedError
 
+    def aligned(self, alignment: int) -> AttentionSpec:  # noqa: ARG002
+        """This design as a kernel with that row alignment stores it; most rows need none."""
+        return self
+
     @classmethod
     def on_backbone(cls, backbone: Backbone, family: str, fields: Mapping[str, Any]) -> Self:
         """This family on the heads of ``backbone``; ``fields`` come from the text."""

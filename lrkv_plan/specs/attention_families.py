@@ -212,6 +212,11 @@ class LowRankSpec(AttentionSpec):
         )  # fmt: skip
 
     @override
+    def aligned(self, alignment: int) -> LowRankSpec:
+        stated = self.rank_alignment > 1
+        return self if stated else self.model_copy(update={"rank_alignment": alignment})
+
+    @override
     def label(self) -> str:
         same = self.key_rank == self.value_rank
         argument = f":{self.key_rank}" if same else ""

@@ -66,5 +66,4 @@ def parse_engine(text: str) -> EngineName:
         raise UsageError(f"engine {shown(text)}: write a name and perhaps a version, vllm@0.11.0")
     name = match[1].lower().replace("-", "_").replace(".", "_")
     version = tuple(int(part) for part in match[2].split(".")) if match[2] else None
-    return EngineName(name={"trtllm": "tensorrt_llm", "ik_llama_cpp": "llama_cpp"}.get(name, name),
-                      version=version)  # fmt: skip
+    return EngineName(name={"trtllm": "tensorrt_llm"}.get(name, name), version=version)

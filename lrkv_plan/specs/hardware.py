@@ -35,6 +35,7 @@ class HardwareProfile(Frozen):
     n_sm: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = None
     l2_bytes: ByteCount | None = None
     link: Link | None = None
+    gpu_hour_usd: Annotated[float, Field(gt=0, le=10_000)] | None = None
     board_power_w: Annotated[float, Field(gt=0, le=100_000)] | None = None
     source: Sources
 

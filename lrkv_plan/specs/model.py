@@ -144,7 +144,11 @@ FormatName = Annotated[str, AfterValidator(_known_format)]
 
 
 class ModelSpec(Frozen):
-    """One model. What a source does not state stays None, and its users say so."""
+    """One model. What a source does not state stays None, and its users say so.
+
+    ``extra_params`` are parameters of parts outside the layers (a vision tower and its projector),
+    as published total minus counted.
+    """
 
     name: Name
     source: Sources
@@ -160,6 +164,7 @@ class ModelSpec(Frozen):
     draft_layers: Annotated[int, Field(strict=True, ge=0, le=1_000)] = 0
     layers: Annotated[tuple[LayerGroup, ...], Field(min_length=1, max_length=10_000)]
     layer_order: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None
+    extra_params: Annotated[int, Field(strict=True, ge=0, le=10**14)] | None = None
     uncounted_parts: tuple[Remark, ...] = ()
     remarks: tuple[Remark, ...] = ()
 

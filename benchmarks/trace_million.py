@@ -1,0 +1,81 @@
+"""Seconds and peak memory to read and account for a million requests, each in a fresh process."""
+
+from __future__ import annotations
+
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+
+N_REQUESTS = 1_000_000
+N_REPEATS = 5
+BLOCK_TOKENS, BYTES_PER_TOKEN = 16, 165_888  # the LRKV paper's backbone, MHA in bf16
+HASHED_TOKENS = 512  # Mooncake names one hash a block of this many prompt tokens
+
+
+def write_files(folder: Path) -> list[Path]:
+    """A list of lengths, an Azure-like CSV, a BurstGPT-like CSV and a Mooncake-like JSONL."""
+    dice = random.Random(1)
+    paths = [folder / n for n in ("lengths.txt", "azure.csv", "burstgpt.csv", "mooncake.jsonl")]
+    with paths[0].open("w") as plain, paths[1].open("w") as azure, \
+            paths[2].open("w") as burst, paths[3].open("w") as mooncake:  # fmt: skip
+        azure.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+        burst.write("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n")
+        started = datetime(2024, 5, 10)
+        for i in range(N_REQUESTS):
+            prompt, output = min(int(dice.lognormvariate(9, 1)), 120_000) + 1, dice.randrange(900)
+            plain.write(f"{prompt + output}\n")
+            azure.write(f"{started + timedelta(milliseconds=600 * i)}+00:00,{prompt},{output}\n")
+            burst.write(f"{5 * i}.0,GPT-4,{prompt},{output},{prompt + output},API log\n")
+            hashes = ", ".join(map(str, range(20 * i, 20 * i + -(-prompt // HASHED_TOKENS))))
+            mooncake.write(
+                f'{{"timestamp": {3 * i}, "input_length": {prompt}, "output_length": {output}, '
+                f'"hash_ids": [{hashes}]}}\n'
+            )
+    return paths
+
+
+def measure(path: Path) -> None:
+    """Read and account for one file; print seconds and the process's peak memory."""
+    before = time.perf_counter()
+    from lrkv_plan.calculators.population import account_population
+    from lrkv_plan.specs.lengths import read_lengths
+    from lrkv_plan.specs.traces import read_trace
+
+    imported = time.perf_counter()
+    population = read_lengths(path) if path.suffix == ".txt" else read_trace(path)
+    read = time.perf_counter()
+    account_population(
+        population.lengths,
+        blocks_of=lambda tokens: -(-tokens // BLOCK_TOKENS),
+        n_blocks=10**6,
+        block_bytes=BLOCK_TOKENS * BYTES_PER_TOKEN,
+        payload_bytes_of=lambda tokens: tokens * BYTES_PER_TOKEN,
+    )
+    done = time.perf_counter()
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    size_mb = path.stat().st_size / 1e6
+    print(
+        f"{path.name:<15} {size_mb:4.0f} MB  import {imported - before:.2f} s  "
+        f"read {read - imported:.2f} s  account {done - read:.2f} s  "
+        f"all {done - before:.2f} s  peak {peak_kib * 1024 / 1e6:.0f} MB"
+    )
+
+
+def main() -> None:
+    """Write the files, then measure each in its own process, several times."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in write_files(Path(folder)):
+            for _ in range(N_REPEATS):
+                subprocess.run([sys.executable, __file__, str(path)], check=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        measure(Path(sys.argv[1]))
+    else:
+        main()

@@ -1,0 +1,1 @@
+"""What checkpoint files say about themselves, without loading a tensor."""

@@ -1,0 +1,266 @@
+"""How many tokens and sequences fit: model, GPUs and engine in, one row per design out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from lrkv_plan.calculators.cache_bytes import ratio_to_mha
+from lrkv_plan.calculators.population import PopulationAccount, account_population
+from lrkv_plan.engines.budget import MemoryBudget, budget_for
+from lrkv_plan.engines.pool import Pool
+from lrkv_plan.engines.registry import pool_of
+from lrkv_plan.errors import PlacementError, UsageError
+from lrkv_plan.specs.attention_text import design_label
+from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.specs.serving import Parallelism
+
+if TYPE_CHECKING:
+    from lrkv_plan.calculators.exact import IntArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """GPUs, engine and settings; what is None takes the engine's or the profile's default.
+
+    ``kv_memory_bytes`` bypasses the budget, and then no GPU needs naming. ``rank_alignment`` is the
+    multiple that the engine's
+    kernel stores low-rank rows at.
+    """
+
+    engine: EngineName
+    settings: EngineSettings
+    hardware: HardwareProfile | None = None
+    parallel: Parallelism = field(default_factory=Parallelism)
+    n_gpus: int | None = None
+    utilisation: Fraction | None = None
+    weight_dtype: str | None = None
+    weight_bytes: int | None = None
+    kv_memory_bytes: int | None = None
+    rank_alignment: int = 16
+    gpu_hour_usd: float | None = None
+
+    @property
+    def n_replicas(self) -> int:
+        """Engine replicas on all GPUs.
+
+        Raises
+        ------
+        PlacementError
+            If the GPUs are not a multiple of one replica's.
+        """
+        each = self.parallel.n_gpus
+        total = each if self.n_gpus is None else self.n_gpus
+        if total % each:
+            raise PlacementError(
+                f"n_gpus {total}: one replica takes {each} GPUs (tp x pp x dp); use a multiple"
+            )
+        return total // each
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapacityRow:
+    """One design in one deployment. Bytes are per GPU on the one that decides.
+
+    ``kv_tokens`` and ``max_concurrency`` are one engine core's, as it prints them;
+    ``max_sequences`` counts full-length sequences of one core, ``total_sequences`` those of all
+    GPUs.
+    """
+
+    model: str
+    attention: str
+    gpu: str | None
+    engine: str
+    n_gpus: int
+    tp_size: int
+    pp_size: int
+    dp_size: int
+    context_tokens: int
+    kv_dtype: str
+    kv_budget_bytes_per_gpu: int
+    kv_budget_low_bytes_per_gpu: int
+    kv_budget_high_bytes_per_gpu: int
+    bytes_per_token_per_gpu: int | Fraction
+    block_tokens: int
+    block_bytes: int | Fraction
+    n_blocks: int
+    kv_tokens: int
+    max_concurrency: Fraction
+    max_sequences: int
+    total_tokens: int
+    total_sequences: int
+    waste_share: Fraction
+    ratio_to_mha: Fraction | None
+    binds: str
+    usd_per_sequence_hour: float | None
+    budget: MemoryBudget | None
+    population: PopulationAccount | None
+    remarks: tuple[str, ...]
+
+
+def capacity_row(
+    model: ModelSpec, deployment: Deployment, *, lengths: IntArray | None = None
+) -> CapacityRow:
+    """What fits of one design.
+
+    Parameters
+    ----------
+    model : the design is the model's own.
+    lengths : a population of uneven lengths in arrival order, accounted beside equal ones. [tokens]
+
+    Raises
+    ------
+    PlacementError
+        If no engine can run the design on these GPUs.
+    SpecError
+        If the weights' size is not known from the spec and not given.
+
+    Notes
+    -----
+    All replicas and data-parallel cores are alike: total_sequences = replicas x dp_size x
+    max_sequences.
+    """
+    parallel, settings, hardware = deployment.parallel, deployment.settings, deployment.hardware
+    n_replicas = deployment.n_replicas
+    label = design_label(model)
+    stored = _as_stored(model, deployment.rank_alignment)
+    budget = None if deployment.kv_memory_bytes is not None else _budget(stored, deployment)
+    stage_bytes = (
+        budget.stage_kv_bytes_per_gpu
+        if budget is not None
+        else (deployment.kv_memory_bytes or 0,) * parallel.pp_size
+    )
+    told = settings
+    if settings.encoder_tokens is None:
+        told = replace(settings, encoder_tokens=model.encoder_tokens)
+    pool = pool_of(stored, stage_bytes, told, engine=deployment.engine, parallel=parallel)
+    cores = n_replicas * parallel.dp_size
+    total = cores * pool.max_sequences
+    n_gpus = n_replicas * parallel.n_gpus
+    price = deployment.gpu_hour_usd or (hardware.gpu_hour_usd if hardware else None)
+    return CapacityRow(
+        model=model.name,
+        attention=label,
+        gpu=hardware.name if hardware else None,
+        engine=str(deployment.engine),
+        n_gpus=n_gpus,
+        tp_size=parallel.tp_size,
+        pp_size=parallel.pp_size,
+        dp_size=parallel.dp_size,
+        context_tokens=settings.context_tokens,
+        kv_dtype=settings.kv_dtype,
+        kv_budget_bytes_per_gpu=min(stage_bytes),
+        kv_budget_low_bytes_per_gpu=(
+            min(stage_bytes) if budget is None else budget.deciding.kv_low_bytes
+        ),
+        kv_budget_high_bytes_per_gpu=(
+            min(stage_bytes) if budget is None else budget.deciding.kv_high_bytes
+        ),
+        bytes_per_token_per_gpu=pool.bytes_per_token_per_gpu,
+        block_tokens=pool.block_tokens,
+        block_bytes=pool.block_bytes,
+        n_blocks=pool.n_blocks,
+        kv_tokens=pool.kv_tokens,
+        max_concurrency=pool.max_concurrency,
+        max_sequences=pool.max_sequences,
+        total_tokens=cores * pool.kv_tokens,
+        total_sequences=total,
+        waste_share=pool.waste_share,
+        ratio_to_mha=ratio_to_mha(stored, kv_dtype=settings.kv_dtype),
+        binds=_binds(min(stage_bytes), pool),
+        usd_per_sequence_hour=price * n_gpus / total if price and total else None,
+        budget=budget,
+        population=None if lengths is None else _account(pool, lengths),
+        remarks=pool.remarks,
+    )
+
+
+def _as_stored(model: ModelSpec, alignment: int) -> ModelSpec:
+    designs = tuple(
+        group.attention.aligned(alignment)
+        for group in model.attention_groups
+        if group.attention is not None
+    )
+    groups = iter(designs)
+    layers = tuple(
+        group if group.attention is None else group.model_copy(update={"attention": next(groups)})
+        for group in model.layers
+    )
+    return model.model_copy(update={"layers": layers})
+
+
+def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:
+    if deployment.hardware is None:
+        raise UsageError("the memory is unknown: name the GPU (--gpu) or the pool (--kv-memory)")
+    return budget_for(
+        deployment.engine,
+        model,
+        deployment.hardware,
+        deployment.parallel,
+        deployment.settings,
+        utilisation=deployment.utilisation,
+        weight_dtype=deployment.weight_dtype,
+        weight_bytes=deployment.weight_bytes,
+    )
+
+
+def _binds(budget_bytes: int, pool: Pool) -> str:
+    if budget_bytes <= 0:
+        return "weights and runtime leave no memory"
+    if pool.max_sequences == 0:
+        return "one sequence of this length exceeds the pool"
+    return "cache memory"
+
+
+def _account(pool: Pool, lengths: IntArray) -> PopulationAccount:
+    def payload_of(tokens: IntArray) -> IntArray:
+        # A pool shared by windows and full layers may allot a short sequence less than it uses.
+        used: IntArray = pool.payload_of(tokens)
+        return used.clip(max=pool.blocks_of(tokens) * int(pool.block_bytes))
+
+    return account_population(
+        lengths,
+        blocks_of=pool.blocks_of,
+        n_blocks=pool.n_blocks,
+        block_bytes=int(pool.block_bytes),
+        payload_bytes_of=payload_of,
+    )
+
+
+def smallest_layout(
+    model: ModelSpec, deployment: Deployment, n_sequences: int, *, most_gpus: int = 1024
+) -> CapacityRow | None:
+    """The fewest GPUs that hold ``n_sequences`` of full length, over tensor-parallel sizes.
+
+    Each size from 1 in powers of two that an engine can run is filled with as many replicas as
+    needed; ties go to the smaller size. None if no size holds a single sequence.
+
+    Raises
+    ------
+    UsageError
+        If ``n_sequences`` is below 1.
+    """
+    if n_sequences < 1:
+        raise UsageError(f"sequences {n_sequences}: must be at least 1")
+    best: CapacityRow | None = None
+    tp_size = 1
+    while tp_size <= most_gpus:
+        parallel = replace(deployment.parallel, tp_size=tp_size)
+        row = _try(model, replace(deployment, parallel=parallel, n_gpus=None))
+        if row is not None and row.total_sequences:
+            replicas = -(-n_sequences // row.total_sequences)
+            n_gpus = replicas * parallel.n_gpus
+            if n_gpus <= most_gpus and (best is None or n_gpus < best.n_gpus):
+                best = capacity_row(model, replace(deployment, parallel=parallel, n_gpus=n_gpus))
+        tp_size *= 2
+    return best
+
+
+def _try(model: ModelSpec, deployment: Deployment) -> CapacityRow | None:
+    try:
+        return capacity_row(model, deployment)
+    except PlacementError:
+        return None

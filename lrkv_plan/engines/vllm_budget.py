@@ -1,0 +1,230 @@
+"""vLLM's cache budget: total * utilisation - weights - activation peak - non-torch [- CUDA graphs].
+
+CUDA graphs were captured outside the budget up to 0.20 and are estimated inside it from 0.21
+(VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS, on by default since 0.21.0). Constants are fitted on
+H100 start logs of 0.19; other GPUs and versions carry a range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from lrkv_plan.dtypes import STORAGE_FORMATS
+from lrkv_plan.engines.budget_terms import (
+    ARITHMETIC,
+    BudgetInputs,
+    BudgetTerm,
+    MemoryBudget,
+    assumed,
+    memory_term,
+    stages_of,
+    taken,
+    utilisation_term,
+    weight_terms,
+)
+from lrkv_plan.engines.vllm_activation import (
+    FITTED,
+    GIB,
+    ActivationConstants,
+    Step,
+    activation_peak_bytes,
+)
+from lrkv_plan.specs.engine_settings import EngineName
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.model import ExpertFeedForward, ModelSpec
+from lrkv_plan.specs.serving import Parallelism
+
+# Non-torch memory (driver context, NCCL and its buffers) and CUDA graphs of the fitted H100 rows:
+# median, and a range. One GPU: least and most of 9 rows. Pipeline and tensor parallel: one fitted
+# row each, so the range is a guess. [GiB]
+NON_TORCH_GIB = {
+    "one": (0.25, 0.25, 0.26),
+    "pipeline": (0.07, 0.05, 0.26),
+    "tensor": (2.17, 2.0, 2.4),
+}
+GRAPHS_GIB = {
+    "one": (0.84, 0.62, 1.30),
+    "pipeline": (0.54, 0.4, 0.8),
+    "tensor": (1.09, 0.8, 2.0),
+}
+# V0 turned chunked prefill on by itself beyond this length.
+LONGEST_UNCUT_PROMPT = 32_768
+# What a logit took beside its own dtype before 0.17, so that Qwen3-14B's peak is 5.64 GiB.
+OLDER_LOGIT_BYTES = 35.3
+
+
+def default_utilisation(engine: EngineName) -> Fraction:
+    """0.92 from 0.21 on, 0.9 before.
+
+    0.92 stands in vllm/config/cache.py of 0.25 and later, 0.9 was the default for most
+    of vLLM's history. That it changed with
+    the CUDA-graph estimate of 0.21 is an assumption; the budget's remarks repeat it.
+    """
+    return Fraction(92, 100) if engine.at_least(0, 21) else Fraction(9, 10)
+
+
+def default_max_sequences(hardware: HardwareProfile) -> int:
+    """1024 on GPUs of 70 GiB and more other than the A100, else 256 (vllm/engine/arg_utils.py)."""
+    is_large = hardware.mem_capacity_bytes >= 70 * GIB and not hardware.name.startswith("a100")
+    return 1024 if is_large else 256
+
+
+def vllm_budget(inputs: BudgetInputs) -> MemoryBudget:
+    """The budget of one GPU of each pipeline stage, V1 engine.
+
+    Raises
+    ------
+    SpecError
+        If the weights cannot be counted from the spec and are not given.
+    """
+    memory, remarks = memory_term(inputs.hardware)
+    weights, weight_remarks = weight_terms(inputs)
+    shared = [
+        memory,
+        utilisation_term(memory.n_bytes, inputs.utilisation),
+        *_engine_copies(inputs),
+        _placed("non-torch", NON_TORCH_GIB, inputs),
+    ]
+    if inputs.engine.at_least(0, 21):
+        shared.append(_placed("CUDA graphs", GRAPHS_GIB, inputs))
+    last = len(weights) - 1
+    return MemoryBudget(
+        engine=inputs.engine,
+        utilisation=inputs.utilisation,
+        stages=stages_of(
+            shared,
+            [(term, _activation(inputs, index == last)) for index, term in enumerate(weights)],
+        ),
+        remarks=(*remarks, *weight_remarks, *_remarks(inputs)),
+    )
+
+
+def placement(parallel: Parallelism) -> str:
+    """The kind of placement that tables of this module are keyed by."""
+    if parallel.tp_size > 1:
+        return "tensor"
+    return "pipeline" if parallel.pp_size > 1 else "one"
+
+
+def _is_h100(inputs: BudgetInputs) -> bool:
+    return inputs.hardware.name.startswith("h100")
+
+
+def _placed(
+    name: str, table: dict[str, tuple[float, float, float]], inputs: BudgetInputs
+) -> BudgetTerm:
+    value, low, high = (int(gib * GIB) for gib in table[placement(inputs.parallel)])
+    if not _is_h100(inputs):
+        low, high = low // 2, high * 3 // 2
+        return taken(name, value, assumed(low, high, "H100 figure of vLLM 0.19"), low, high)
+    return taken(name, value, "fitted on H100 rows of vLLM 0.19, median", low, high)
+
+
+def profiled_step(inputs: BudgetInputs) -> Step:
+    """The step that vLLM profiles for these inputs."""
+    storage = inputs.storage if inputs.weight_dtype or inputs.model.weight_dtype else None
+    is_8_bit = storage is not None and storage.quantised_parts and storage.bits_per_scalar == 8
+    tokens = inputs.settings.max_batched_tokens
+    sequences = default_max_sequences(inputs.hardware)
+    if inputs.engine.name == "vllm_v0":  # one whole prompt, unless it is so long that it is cut
+        context, sequences = inputs.settings.context_tokens, 256
+        tokens = context if context <= LONGEST_UNCUT_PROMPT else tokens
+    return Step(
+        max_sequences=inputs.max_sequences or sequences,
+        batched_tokens=tokens,
+        scalar_bytes=inputs.activation_scalar_bytes,
+        quantised_bytes=1 if is_8_bit else 0,
+        keeps_expert_workspace=storage is None or storage.name != "mxfp4",
+    )
+
+
+def _activation(inputs: BudgetInputs, has_head: bool) -> BudgetTerm:
+    step = profiled_step(inputs)
+
+    def peak(constants: ActivationConstants) -> int:
+        return activation_peak_bytes(
+            inputs.model, step, inputs.parallel, has_head=has_head, constants=constants
+        )
+
+    fitted = peak(FITTED)
+    if inputs.engine.name == "vllm_v0":
+        low, high = fitted * 2 // 3, fitted * 3 // 2
+        why = "0.17's form on one prompt; two rows of V0 agree within 0.12 GiB"
+        return taken("activation peak", fitted, assumed(low, high, why), low, high)
+    if not inputs.engine.at_least(0, 17):
+        # Qwen3-14B on H100: 5.64 GiB with 0.15 and 0.16, 2.23 GiB from 0.17 on; nothing else known.
+        older = peak(replace(FITTED, logit_bytes=OLDER_LOGIT_BYTES))
+        why = "before 0.17 one model was seen (Qwen3-14B: 5.64 GiB)"
+        return taken("activation peak", older, assumed(fitted, older, why), fitted, older)
+    if not _is_h100(inputs):
+        low, high = fitted * 2 // 3, fitted * 3 // 2
+        why = "H100 constants on another GPU"
+        return taken("activation peak", fitted, assumed(low, high, why), low, high)
+    band = FITTED.band_bytes
+    provenance = (
+        f"fitted on {FITTED.n_rows} rows: vLLM 0.19 on H100, worst unseen row {band / GIB:.2f} GiB"
+    )
+    return taken("activation peak", fitted, provenance, max(0, fitted - band), fitted + band)
+
+
+def _engine_copies(inputs: BudgetInputs) -> list[BudgetTerm]:
+    """What vLLM loads beside the checkpoint; part of weights that were given as printed."""
+    if inputs.weight_bytes is not None:
+        return []
+    terms = []
+    tables = rotary_table_bytes(inputs.model, inputs.activation_scalar_bytes)
+    if tables:
+        terms.append(
+            taken("rotary tables", tables, f"{ARITHMETIC}: longest context x rotary width")
+        )
+    padding = mxfp4_padding_bytes(inputs)
+    if padding:
+        terms.append(taken("expert padding", padding, f"{ARITHMETIC}: Marlin's MXFP4 experts"))
+    return terms
+
+
+def rotary_table_bytes(model: ModelSpec, scalar_bytes: int) -> int:
+    """Sine and cosine of every position of the model's longest context, once per rotary width.
+
+    Whatever length is served, the table covers the config's own maximum: 2.5 GiB for Llama-4-Scout
+    (10,485,760 x 128 x 2 B). [bytes]
+    """
+    if model.position_embeddings or model.max_context_tokens is None:
+        return 0
+    backbones = [g.attention.backbone() for g in model.attention_groups if g.attention is not None]
+    widths = {b.rope_dim if b.rope_dim is not None else b.head_dim for b in backbones}
+    return model.max_context_tokens * sum(widths) * scalar_bytes
+
+
+def mxfp4_padding_bytes(inputs: BudgetInputs) -> int:
+    """What Marlin adds to MXFP4 experts, rounding them to 128 x 256; spread over stages. [bytes]"""
+    model, parallel = inputs.model, inputs.parallel
+    if inputs.storage.name != "mxfp4":
+        return 0
+    bits = STORAGE_FORMATS["mxfp4"].bits_per_scalar_in_full_groups or Fraction(0)
+    extra = 0
+    for group in model.layers:
+        block = group.feed_forward
+        if isinstance(block, ExpertFeedForward):
+            width = block.hidden_dim // parallel.expert_slices
+            padded = _up(width, 128) * _up(model.model_dim, 256)
+            n_matrices = (3 if block.gated else 2) * -(-block.n_experts // parallel.ep_size)
+            extra += group.count * n_matrices * (padded - width * model.model_dim)
+    return int(extra * bits / 8) // parallel.pp_size
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _remarks(inputs: BudgetInputs) -> tuple[str, ...]:
+    step = profiled_step(inputs)
+    remarks = [
+        f"vLLM profiles {step.max_sequences} sequences and {step.batched_tokens} tokens per step"
+    ]
+    if not inputs.engine.at_least(0, 21):
+        remarks.append("CUDA graphs are captured outside this budget: leave 0.5 to 2 GiB")
+    if inputs.model.max_context_tokens is None and inputs.weight_bytes is None:
+        remarks.append("rotary tables left out: the spec states no longest context")
+    return tuple(remarks)
