@@ -37,6 +37,11 @@ class CheckpointWeights:
     remarks: tuple[str, ...] = ()
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether the folder holds safetensors files or their index."""
+    return (folder / INDEX_NAME).is_file() or any(folder.glob("*.safetensors"))
+
+
 def checkpoint_weights(folder: Path) -> CheckpointWeights:
     """Weights of the checkpoint in ``folder``.
 

@@ -67,9 +67,13 @@ def capacity(
         str | None, typer.Option("--page-tokens", metavar="N", help="Tokens per page.")
     ] = None,
     max_batched_tokens: Annotated[
-        str,
-        typer.Option("--max-batched-tokens", metavar="N", help="Tokens scheduled in one step."),
-    ] = "8192",
+        str | None,
+        typer.Option(
+            "--max-batched-tokens",
+            metavar="N",
+            help="Tokens scheduled in one step. Default: vLLM's for the GPU, 8192 or 2048.",
+        ),
+    ] = None,
     kv_dtype: KvDtypeOption = "bf16",
     weight_dtype: WeightDtypeOption = None,
     weights: WeightsOption = None,
@@ -140,8 +144,10 @@ def capacity(
 
     spec = load(model, spec_dir)
     n_draft = inputs.whole(draft_layers, "--draft-layers")
+    hardware = load_hardware(gpu, spec_dir=spec_dir) if gpu else None
     common = {
-        "hardware": load_hardware(gpu, spec_dir=spec_dir) if gpu else None,
+        "hardware": hardware,
+        "checkpoint": inputs.checkpoint_beside(model, spec) if weights is None else None,
         "engine": engine_named(engine),
         "n_gpus": inputs.optional_count(n_gpus, "--n-gpus"),
         "utilisation": inputs.share(utilisation, "--utilisation"),
@@ -155,7 +161,7 @@ def capacity(
         context_tokens=1,
         kv_dtype=kv_dtype,
         page_tokens=inputs.optional_count(page_tokens, "--page-tokens"),
-        max_batched_tokens=one_count(max_batched_tokens, "--max-batched-tokens"),
+        max_batched_tokens=inputs.batched_tokens(max_batched_tokens, hardware),
         draft_layers=n_draft,
         draft_tokens=(
             inputs.whole(draft_tokens, "--draft-tokens") if draft_tokens else min(1, n_draft)

@@ -11,9 +11,11 @@ from lrkv_plan.errors import UsageError, shown
 
 if TYPE_CHECKING:
     from lrkv_plan.engines.answers import Answer
-    from lrkv_plan.engines.planning import Deployment
+    from lrkv_plan.engines.planning import Checkpoint, Deployment
     from lrkv_plan.specs.engine_settings import EngineSettings
+    from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.lengths import Population
+    from lrkv_plan.specs.model import ModelSpec
     from lrkv_plan.specs.serving import Parallelism
 
 
@@ -52,6 +54,34 @@ def size(text: str | None, option: str) -> int | None:
     if not 1 <= value <= units.INT64_MAX:
         raise UsageError(f"{option} {shown(text)}: must be at least one byte and below 2**63")
     return value
+
+
+def batched_tokens(text: str | None, hardware: "HardwareProfile | None") -> int:
+    """Tokens of one step: as stated, else the engine's default for the GPU."""
+    from lrkv_plan.engines.vllm_budget import default_batched_tokens
+
+    if text is not None:
+        return one_count(text, "--max-batched-tokens")
+    return 8192 if hardware is None else default_batched_tokens(hardware)
+
+
+def checkpoint_beside(argument: str, model: "ModelSpec") -> "Checkpoint | None":
+    """The safetensors files beside the model's config.json, if there are any.
+
+    Raises
+    ------
+    SpecError
+        If they are there and incomplete or corrupt.
+    """
+    from lrkv_plan.checkpoint.headers import checkpoint_weights, has_checkpoint
+    from lrkv_plan.engines.planning import Checkpoint
+
+    path = Path(argument)
+    folder = path if path.is_dir() else path.parent
+    if not (path.exists() and has_checkpoint(folder)):
+        return None
+    weights = checkpoint_weights(folder)
+    return Checkpoint(model=model, total_bytes=weights.total_bytes, remarks=weights.remarks)
 
 
 def population_of(
@@ -120,10 +150,16 @@ def one_deployment(
     from lrkv_plan.specs.loader import load_hardware
     from lrkv_plan.specs.serving import Parallelism
 
+    hardware = load_hardware(gpu, spec_dir=spec_dir) if gpu else None
+    settings = EngineSettings(
+        context_tokens=context_tokens,
+        kv_dtype=kv_dtype,
+        max_batched_tokens=batched_tokens(None, hardware),
+    )
     return Deployment(
         engine=engine_named(engine),
-        settings=EngineSettings(context_tokens=context_tokens, kv_dtype=kv_dtype),
-        hardware=load_hardware(gpu, spec_dir=spec_dir) if gpu else None,
+        settings=settings,
+        hardware=hardware,
         parallel=Parallelism(tp_size=tp_size),
         n_gpus=optional_count(n_gpus, "--n-gpus"),
         utilisation=share(utilisation, "--utilisation"),
@@ -179,7 +215,7 @@ def contexts_of(text: str | None, population: "Population | None") -> list[int]:
     if population is not None and longest is not None and min(contexts) < longest:
         n_longer = int((population.lengths > min(contexts)).sum())
         raise UsageError(
-            f"--context-tokens {min(contexts)}: {n_longer:,} of {population.n_sequences:,} sequences "
-            f"are longer, up to {longest:,}; leave it out to take the longest"
+            f"--context-tokens {min(contexts)}: {n_longer:,} of {population.n_sequences:,} "
+            f"sequences are longer, up to {longest:,}; leave it out to take the longest"
         )
     return contexts

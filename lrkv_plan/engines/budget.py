@@ -10,6 +10,7 @@ from fractions import Fraction
 from lrkv_plan.engines.budget_terms import BudgetInputs, BudgetTerm, MemoryBudget, StageBudget
 from lrkv_plan.engines.other_budgets import (
     llama_cpp_budget,
+    sglang_budget,
     tensorrt_llm_budget,
     weights_only_budget,
 )
@@ -57,7 +58,7 @@ BUDGETS: dict[str, BudgetRule] = {
         doubt="vLLM's default; the constants are those of vLLM on an H100",
     ),
     "sglang": BudgetRule(
-        rule=weights_only_budget,
+        rule=sglang_budget,
         utilisation=_always("0.88"),
         doubt="mem_fraction_static 0.88 is assumed, range 0.79..0.91: SGLang derives it from the "
         "GPU, tp_size and CUDA graphs",
@@ -108,9 +109,10 @@ def budget_for(
 
     Notes
     -----
-    vLLM: total u - weights - activation - non-torch (- CUDA graphs from 0.21). SGLang: total f -
-    weights. TensorRT-LLM: (total - weights - activation - non-torch) f. llama.cpp: total - weights
-    - compute buffer.
+    vLLM: total u - weights - activation - non-torch (- CUDA graphs from 0.21).
+    SGLang: (total - non-torch) f - weights.
+    TensorRT-LLM: (total - weights - activation - non-torch) f.
+    llama.cpp: total - weights - compute buffer.
 
     Examples
     --------

@@ -27,11 +27,7 @@ CONTEXT_GIB = (0.4, 0.2, 0.7)  # CUDA context and libraries of a plain C++ progr
 
 
 def weights_only_budget(inputs: BudgetInputs) -> MemoryBudget:
-    """total * utilisation - weights: an upper bound without any runtime.
-
-    SGLang counts like this as well: mem_fraction_static covers weights and pool, activations and
-    graphs live in the rest (docs of --mem-fraction-static).
-    """
+    """total * utilisation - weights: an upper bound without any runtime."""
     memory, remarks = memory_term(inputs.hardware)
     weights, weight_remarks = weight_terms(inputs)
     shared = [memory, utilisation_term(memory.n_bytes, inputs.utilisation)]
@@ -39,14 +35,44 @@ def weights_only_budget(inputs: BudgetInputs) -> MemoryBudget:
         engine=inputs.engine,
         utilisation=inputs.utilisation,
         stages=stages_of(shared, [(term,) for term in weights]),
-        remarks=(*remarks, *weight_remarks, *_runtime_remark(inputs)),
+        remarks=(
+            *remarks,
+            *weight_remarks,
+            "no activations and no runtime are taken off: an upper bound",
+        ),
     )
 
 
-def _runtime_remark(inputs: BudgetInputs) -> tuple[str, ...]:
-    if inputs.engine.name == "sglang":
-        return ("activations and CUDA graphs live outside mem_fraction_static",)
-    return ("no activations and no runtime are taken off: an upper bound",)
+def sglang_budget(inputs: BudgetInputs) -> MemoryBudget:
+    """(total - non-torch) * mem_fraction_static - weights.
+
+    The fraction applies to the memory free before the weights are loaded, and covers weights and
+    pool; activations and CUDA graphs live in the rest. A public case: 125.65 GB of weights of
+    137.90 free need a fraction of 0.9112, and the engine printed 0.9113 (InferenceX issue 2128).
+    """
+    memory, remarks = memory_term(inputs.hardware)
+    weights, weight_remarks = weight_terms(inputs)
+    non_torch = _non_torch(inputs)
+    free = memory.n_bytes + non_torch.n_bytes
+    shared = [memory, non_torch, utilisation_term(free, inputs.utilisation)]
+    return MemoryBudget(
+        engine=inputs.engine,
+        utilisation=inputs.utilisation,
+        stages=stages_of(shared, [(term,) for term in weights]),
+        remarks=(
+            *remarks,
+            *weight_remarks,
+            "activations and CUDA graphs live outside mem_fraction_static",
+        ),
+    )
+
+
+def _non_torch(inputs: BudgetInputs) -> BudgetTerm:
+    kind = "tensor" if inputs.parallel.tp_size > 1 else "one"
+    runtime = int(NON_TORCH_GIB[kind][0] * GIB)
+    return taken(
+        "non-torch", runtime, assumed(runtime, 2 * runtime, "as vLLM's"), runtime, 2 * runtime
+    )
 
 
 def tensorrt_llm_budget(inputs: BudgetInputs) -> MemoryBudget:
@@ -62,11 +88,7 @@ def tensorrt_llm_budget(inputs: BudgetInputs) -> MemoryBudget:
     activation = taken(
         "activation peak", peak, assumed(low, high, "feed-forward of one step"), low, high
     )
-    kind = "tensor" if inputs.parallel.tp_size > 1 else "one"
-    runtime = int(NON_TORCH_GIB[kind][0] * GIB)
-    non_torch = taken(
-        "non-torch", runtime, assumed(runtime, 2 * runtime, "as vLLM's"), runtime, 2 * runtime
-    )
+    non_torch = _non_torch(inputs)
     return MemoryBudget(
         engine=inputs.engine,
         utilisation=inputs.utilisation,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lrkv_plan.calculators.cache_bytes import ratio_to_mha
 from lrkv_plan.calculators.population import PopulationAccount, account_population
+from lrkv_plan.calculators.weights import weight_bytes_per_gpu
 from lrkv_plan.engines.budget import MemoryBudget, budget_for
 from lrkv_plan.engines.pool import Pool
 from lrkv_plan.engines.registry import pool_of
@@ -20,6 +21,15 @@ from lrkv_plan.specs.serving import Parallelism
 
 if TYPE_CHECKING:
     from lrkv_plan.calculators.exact import IntArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The weights that a model's own files hold, all GPUs together. [bytes]"""
+
+    model: ModelSpec
+    total_bytes: int
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +49,7 @@ class Deployment:
     utilisation: Fraction | None = None
     weight_dtype: str | None = None
     weight_bytes: int | None = None
+    checkpoint: Checkpoint | None = None
     kv_memory_bytes: int | None = None
     rank_alignment: int = 16
     gpu_hour_usd: float | None = None
@@ -174,7 +185,7 @@ def capacity_row(
         usd_per_sequence_hour=price * n_gpus / total if price and total else None,
         budget=budget,
         population=None if lengths is None else _account(pool, lengths),
-        remarks=pool.remarks,
+        remarks=(*pool.remarks, *_checkpoint_remarks(deployment)),
     )
 
 
@@ -203,8 +214,38 @@ def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:
         deployment.settings,
         utilisation=deployment.utilisation,
         weight_dtype=deployment.weight_dtype,
-        weight_bytes=deployment.weight_bytes,
+        weight_bytes=_weight_bytes(model, deployment),
     )
+
+
+def _weight_bytes(model: ModelSpec, deployment: Deployment) -> int | None:
+    """Weights of one GPU as given, or from the checkpoint's files where no format was asked for.
+
+    The files' bytes are dealt out as the spec's own arithmetic deals them; a swapped design adds
+    the arithmetic difference to them. Pipeline stages are counted by the spec alone.
+    """
+    checkpoint = deployment.checkpoint
+    if deployment.weight_bytes is not None or checkpoint is None or deployment.weight_dtype:
+        return deployment.weight_bytes
+    if deployment.parallel.pp_size > 1:
+        return None
+    dtype = checkpoint.model.weight_dtype or "bf16"
+
+    def counted(of: ModelSpec, parallel: Parallelism) -> int:
+        return weight_bytes_per_gpu(of, parallel=parallel, weight_dtype=dtype).fullest.total
+
+    own = counted(checkpoint.model, deployment.parallel)
+    whole = counted(checkpoint.model, Parallelism())
+    exact = -(-checkpoint.total_bytes * own // whole)
+    return max(1, exact + counted(model, deployment.parallel) - own)
+
+
+def _checkpoint_remarks(deployment: Deployment) -> tuple[str, ...]:
+    checkpoint = deployment.checkpoint
+    if checkpoint is None or deployment.weight_bytes is not None or deployment.weight_dtype:
+        return ()
+    read = f"weights: {checkpoint.total_bytes:,} B in the checkpoint's own files"
+    return (read, *checkpoint.remarks)
 
 
 def _binds(budget_bytes: int, pool: Pool) -> str:

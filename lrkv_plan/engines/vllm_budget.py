@@ -57,17 +57,25 @@ OLDER_LOGIT_BYTES = 35.3
 def default_utilisation(engine: EngineName) -> Fraction:
     """0.92 from 0.21 on, 0.9 before.
 
-    0.92 stands in vllm/config/cache.py of 0.25 and later, 0.9 was the default for most
-    of vLLM's history. That it changed with
-    the CUDA-graph estimate of 0.21 is an assumption; the budget's remarks repeat it.
+    0.92 stands in vllm/config/cache.py of 0.25 and later, 0.9 was the default for most of vLLM's
+    history. That it changed with the CUDA-graph estimate of 0.21 is an assumption; the budget's
+    remarks repeat it.
     """
     return Fraction(92, 100) if engine.at_least(0, 21) else Fraction(9, 10)
 
 
 def default_max_sequences(hardware: HardwareProfile) -> int:
     """1024 on GPUs of 70 GiB and more other than the A100, else 256 (vllm/engine/arg_utils.py)."""
-    is_large = hardware.mem_capacity_bytes >= 70 * GIB and not hardware.name.startswith("a100")
-    return 1024 if is_large else 256
+    return 1024 if _is_large(hardware) else 256
+
+
+def default_batched_tokens(hardware: HardwareProfile) -> int:
+    """8192 on those GPUs, else 2048: the API server's defaults (vllm/engine/arg_utils.py)."""
+    return 8192 if _is_large(hardware) else 2048
+
+
+def _is_large(hardware: HardwareProfile) -> bool:
+    return hardware.mem_capacity_bytes >= 70 * GIB and not hardware.name.startswith("a100")
 
 
 def vllm_budget(inputs: BudgetInputs) -> MemoryBudget:

@@ -149,3 +149,26 @@ def test_bad_flags_say_what_to_do(options: list[str], exit_code: int, message: s
     assert result.exit_code == exit_code, result.output
     assert message in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_a_folder_with_a_checkpoint_uses_its_headers(tmp_path: Path) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    config = {
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "head_dim": 16,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128,
+        "vocab_size": 1000, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"weight": np.zeros(3_000_000, np.float16)}, tmp_path / "model.safetensors")
+    command = ["capacity", str(tmp_path), "--gpu", "l4", "--engine", "ideal"]
+    result = run(*command, "--detail", "--format", "json")
+    terms = {r["term"]: r["n_bytes"] for r in json.loads(result.stdout)["rows"]}
+    assert terms["weights"] == -6_000_000
+    assert "6,000,000 B in the checkpoint" in run(*command).stdout
+    data = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(data[:-10])
+    broken = run(*command)
+    assert broken.exit_code == 3
+    assert broken.stderr.count("\n") == 1

@@ -12,7 +12,12 @@ import pytest
 from lrkv_plan import load_hardware, load_model, swap_attention
 from lrkv_plan.engines.advice import what_to_try
 from lrkv_plan.engines.answers import capacity_answers, smallest_layouts
-from lrkv_plan.engines.planning import Deployment, capacity_row, smallest_layout
+from lrkv_plan.engines.planning import (
+    Checkpoint,
+    Deployment,
+    capacity_row,
+    smallest_layout,
+)
 from lrkv_plan.engines.rank_fit import rank_for_sequences
 from lrkv_plan.engines.registry import engine_named
 from lrkv_plan.errors import PlacementError, RequirementError, UsageError
@@ -154,3 +159,26 @@ def test_without_gpu_or_pool_the_memory_is_unknown() -> None:
     bare = replace(stated(1), kv_memory_bytes=None)
     with pytest.raises(UsageError, match="--gpu"):
         capacity_row(BASE, bare)
+
+
+def test_weights_come_from_the_checkpoints_own_files() -> None:
+    model = load_model("qwen3-0.6b")
+    hardware = load_hardware("l4")
+    plain = Deployment(
+        engine=engine_named("ideal"),
+        settings=EngineSettings(context_tokens=8192),
+        hardware=hardware,
+    )
+    # bf16 by arithmetic: 2 * 596,049,920 B. The files say 100 MB more, as an untied copy would.
+    by_spec = capacity_row(model, plain).kv_budget_bytes_per_gpu
+    files = Checkpoint(model=model, total_bytes=2 * 596_049_920 + 10**8)
+    exact = replace(plain, checkpoint=files)
+    assert by_spec - capacity_row(model, exact).kv_budget_bytes_per_gpu == 10**8
+    # A swapped design changes them by its own arithmetic: MHA has 28 * 2 * 1024 * 8 * 128 more K/V.
+    swapped = swap_attention(model, "mha")
+    change = 2 * 28 * 2 * 1024 * 8 * 128
+    budgets = [capacity_row(m, exact).kv_budget_bytes_per_gpu for m in (model, swapped)]
+    assert budgets[0] - budgets[1] == change
+    # An explicit format overrides the files.
+    stated = replace(exact, weight_dtype="bf16")
+    assert capacity_row(model, stated).kv_budget_bytes_per_gpu == by_spec
