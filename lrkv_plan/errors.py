@@ -41,6 +41,12 @@ class PlacementError(RequirementError):
     """A tensor-parallel size that no engine can run for this design."""
 
 
+class CalibrationError(PlanError):
+    """Measurements that cannot be read, or a fit that they do not support."""
+
+    exit_code = 5
+
+
 def one_line(text: str, limit: int = 600) -> str:
     """Text on one line, control characters escaped, cut at ``limit`` characters."""
     flat = " ".join(text.split())

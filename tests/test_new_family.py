@@ -77,7 +77,12 @@ def grouped_latent_layout(spec: GroupedLatentSpec, model_dim: int) -> AttentionL
             WeightMatrix(name="up", rows=width, cols=heads * 2 * spec.head_dim, role=key_value),
         ),
         work=(
-            DecodeWork(path="absorbed", per_token=heads * (2 * width + spec.rope_dim), per_step=0),
+            DecodeWork(
+                path="absorbed",
+                kernel="mla_absorbed",
+                per_token=heads * (2 * width + spec.rope_dim),
+                per_step=0,
+            ),
         ),
     )
 

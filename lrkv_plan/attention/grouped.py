@@ -44,7 +44,14 @@ def grouped_layout(spec: GroupedSpec, model_dim: int) -> AttentionLayout:
             for n, w in (("key", key_dim), ("value", value_dim))
         ),
         weights=weights,
-        work=(DecodeWork(path="grouped", per_token=heads * (key_dim + value_dim), per_step=0),),
+        work=(
+            DecodeWork(
+                path="grouped",
+                kernel="grouped",
+                per_token=heads * (key_dim + value_dim),
+                per_step=0,
+            ),
+        ),
     )
 
 

@@ -72,10 +72,21 @@ def _work(spec: LatentSpec) -> tuple[DecodeWork, ...]:
     rebuild = heads * latent * (spec.nope_dim + spec.v_head_dim)
     scan = heads * (spec.nope_dim + rope + spec.v_head_dim)
     if spec.cached_form == "heads":
-        return (DecodeWork(path="materialised", per_token=scan, per_step=0),)
+        return (DecodeWork(path="materialised", kernel="grouped", per_token=scan, per_step=0),)
     return (
-        DecodeWork(path="absorbed", per_token=heads * (2 * latent + rope), per_step=rebuild),
-        DecodeWork(path="materialised", per_token=scan, per_step=0, expand_per_token=rebuild),
+        DecodeWork(
+            path="absorbed",
+            kernel="mla_absorbed",
+            per_token=heads * (2 * latent + rope),
+            per_step=rebuild,
+        ),
+        DecodeWork(
+            path="materialised",
+            kernel="mla_absorbed",
+            per_token=scan,
+            per_step=0,
+            expand_per_token=rebuild,
+        ),
     )
 
 

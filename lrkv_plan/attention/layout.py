@@ -110,10 +110,13 @@ class DecodeWork:
     """Multiply-adds of one layer in one decode step, all heads of one sequence.
 
     With T cached tokens and q query tokens the step takes
-    ``q (T per_token + per_step) + T expand_per_token`` multiply-adds.
+    ``q (T per_token + per_step) + T expand_per_token`` multiply-adds. ``per_step`` maps queries and
+    outputs through layer weights; the rest scans the cache. ``kernel`` names the measured kernel
+    whose constants apply.
     """
 
     path: str
+    kernel: str
     per_token: int
     per_step: int
     expand_per_token: int = 0

@@ -106,17 +106,20 @@ def _work(spec: LowRankSpec) -> tuple[DecodeWork, ...]:
     rebuild_keys, value_map = key_rank * key_dim, value_rank * value_dim
     expanded = DecodeWork(
         path="rope_expand",
+        kernel="low_rank",
         per_token=heads * (key_dim + value_scan),
         per_step=heads * value_map,
         expand_per_token=heads * rebuild_keys,
     )
     factored = DecodeWork(
         path="factored",
+        kernel="low_rank",
         per_token=heads * (key_dim + key_rank + rope + value_scan),
         per_step=heads * (rebuild_keys + value_map),
     )
     materialised = DecodeWork(
         path="materialised",
+        kernel="low_rank",
         per_token=heads * (key_dim + rope + value_dim),
         per_step=0,
         expand_per_token=heads * (rebuild_keys + value_map),

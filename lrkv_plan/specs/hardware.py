@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from lrkv_plan.errors import did_you_mean
 from lrkv_plan.specs.base import ByteCount, BytesPerSecond, FlopsPerSecond, Frozen, Name
+from lrkv_plan.specs.kernels import AllReduceConstants, KernelConstants
 from lrkv_plan.specs.model import Sources
 
 PEAK_NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "int4", "fp4")
@@ -38,6 +39,8 @@ class HardwareProfile(Frozen):
     gpu_hour_usd: Annotated[float, Field(gt=0, le=10_000)] | None = None
     board_power_w: Annotated[float, Field(gt=0, le=100_000)] | None = None
     source: Sources
+    kernels: tuple[KernelConstants, ...] = ()
+    allreduce: tuple[AllReduceConstants, ...] = ()
 
     @field_validator("peak_flops_per_s")
     @classmethod
