@@ -89,7 +89,7 @@ def sign_changes(
     faster = [_faster(times, place) for place in ordered]
     changes: list[tuple[int, int]] = []
     current = faster[0]
-    for left, right, after in zip(ordered, ordered[1:], faster[1:], strict=True):
+    for left, right, after in zip(ordered[:-1], ordered[1:], faster[1:], strict=True):
         if after is None or after == current:
             continue
         if current is None:

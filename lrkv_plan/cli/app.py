@@ -8,7 +8,18 @@ import typer
 from typer.core import TyperGroup
 
 from lrkv_plan import __version__
-from lrkv_plan.cli import cache, capacity, hardware, models, params, rank, shard
+from lrkv_plan.cli import (
+    cache,
+    capacity,
+    crossover,
+    hardware,
+    models,
+    params,
+    plan,
+    rank,
+    roofline,
+    shard,
+)
 from lrkv_plan.errors import PlanError
 
 
@@ -54,7 +65,7 @@ def root(
     """Which attention should a model cache with, how large may its rank be, what does it cost?"""
 
 
-for _module in (cache, rank, params, shard, capacity):
+for _module in (plan, rank, cache, params, shard, capacity, crossover, roofline):
     _module.register(app)
 app.add_typer(models.app, name="models")
 app.add_typer(hardware.app, name="hardware")

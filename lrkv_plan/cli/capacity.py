@@ -122,6 +122,16 @@ def capacity(
     sequences: Annotated[
         str | None, typer.Option("--sequences", metavar="N", help="Sequences for --min-gpus.")
     ] = None,
+    tpot_ms: Annotated[
+        float | None,
+        typer.Option("--tpot-ms", min=0, help="Most ms an output token may take."),
+    ] = None,
+    speculative_tokens: Annotated[
+        str, typer.Option("--speculative-tokens", metavar="Q", help="Tokens verified per step.")
+    ] = "1",
+    accepted_tokens: Annotated[
+        float, typer.Option("--accepted-tokens", min=1, help="Of those, accepted on average.")
+    ] = 1.0,
     gpu_hour_usd: Annotated[
         float | None, typer.Option("--gpu-hour-usd", min=0, help="Price of one GPU for an hour.")
     ] = None,
@@ -187,7 +197,8 @@ def capacity(
         answers = smallest_layouts(models, asked, wanted)
     else:
         uneven = None if population is None else population.lengths
-        answers = capacity_answers(models, asked, lengths=uneven)
+        target = inputs.latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir)
+        answers = capacity_answers(models, asked, lengths=uneven, target=target)
     table = budget_table(spec, answers) if detail else capacity_table(spec, answers, population)
     return replace(
         table, unmet=inputs.unmet_requirement(answers, require_sequences, require_tokens)

@@ -11,6 +11,7 @@ from lrkv_plan.errors import UsageError, shown
 
 if TYPE_CHECKING:
     from lrkv_plan.engines.answers import Answer
+    from lrkv_plan.engines.latency import LatencyTarget
     from lrkv_plan.engines.planning import Checkpoint, Deployment
     from lrkv_plan.specs.engine_settings import EngineSettings
     from lrkv_plan.specs.hardware import HardwareProfile
@@ -126,6 +127,23 @@ def deployments(
         for parallel in parallels
         for context in lengths
     ]
+
+
+def latency_target(
+    tpot_ms: float | None, query_tokens: str, accepted_tokens: float, spec_dir: Path | None
+) -> "LatencyTarget | None":
+    """What capacity must be fast enough for; None where nothing about time was asked."""
+    from lrkv_plan.engines.latency import LatencyTarget, Speculation
+    from lrkv_plan.specs.loader import load_all_hardware
+
+    n_query = one_count(query_tokens, "--speculative-tokens")
+    if tpot_ms is None and n_query == 1:
+        return None
+    return LatencyTarget(
+        tpot_s=None if tpot_ms is None else tpot_ms / 1e3,
+        speculation=Speculation(query_tokens=n_query, accepted_tokens=accepted_tokens),
+        relatives=tuple(load_all_hardware(spec_dir)),
+    )
 
 
 def one_deployment(

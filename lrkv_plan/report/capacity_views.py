@@ -11,7 +11,7 @@ from lrkv_plan.units import format_bytes
 
 if TYPE_CHECKING:
     from lrkv_plan.engines.answers import Answer
-    from lrkv_plan.engines.planning import CapacityRow
+    from lrkv_plan.engines.planning import CapacityRow, Deployment
     from lrkv_plan.engines.rank_fit import RankFit
     from lrkv_plan.specs.lengths import Population
     from lrkv_plan.specs.model import ModelSpec
@@ -40,6 +40,7 @@ def capacity_table(
             Column(key="total_sequences", title="sequences", text=count),
             Column(key="waste_share", title="waste", text=percent),
             *_price_columns(rows),
+            *(_TIME_COLUMNS if any(answer.rests_on for answer in answers) else ()),
             *(_POPULATION_COLUMNS if population is not None else ()),
             Column(key="binds", title="what binds", is_number=False),
         ),
@@ -51,6 +52,15 @@ _POPULATION_COLUMNS = (
     Column(key="population_admitted_sequences", title="admitted", text=count),
     Column(key="population_equal_length_sequences", title="if equal", text=count),
     Column(key="population_waste_share", title="page waste", text=percent),
+)
+
+
+_TIME_COLUMNS = (
+    Column(key="admitted_sequences", title="fast enough", text=count),
+    Column(key="admitted_binds", title="limited by", is_number=False),
+    Column(key="tpot_s", title="ms/token", text=lambda x: f"{1e3 * x:.4g}"),
+    Column(key="tokens_per_s", title="tok/s", text=lambda x: f"{x:,.0f}"),
+    Column(key="usd_per_million_tokens", title="USD/M tokens", text=lambda x: f"{x:.3g}"),
 )
 
 
@@ -78,7 +88,20 @@ def _row(answer: Answer) -> dict[str, Any]:
     }
     if row.population is not None:
         flat |= {f"population_{key}": value for key, value in as_row(row.population).items()}
+    admitted = answer.admitted
+    if answer.rests_on:
+        flat |= {
+            "admitted_sequences": admitted.sequences if admitted else 0,
+            "admitted_binds": admitted.binds if admitted else "time or memory",
+            **{key: getattr(admitted, key, None) for key in _ADMITTED},
+        }
     return {**flat, "try": list(answer.to_try), "refused": None}
+
+
+_ADMITTED = (
+    "tpot_s", "tpot_low_s", "tpot_high_s", "tokens_per_s", "tokens_per_s_per_gpu",
+    "usd_per_million_tokens", "joules_per_token_at_most",
+)  # fmt: skip
 
 
 def _remarks(
@@ -96,6 +119,7 @@ def _remarks(
             yield from (f"{answer.attention}: {remark}" for remark in answer.row.remarks)
     if any(answer.row and answer.row.budget for answer in answers):
         yield _budget_range(answers)
+    yield from (f"rests on: {note}" for answer in answers for note in answer.rests_on)
     if population is not None:
         yield (
             f"{population.n_sequences:,} sequences of {population.name}: admitted in arrival "
@@ -122,12 +146,19 @@ def _budget_range(answers: Sequence[Answer]) -> str:
 def _inputs(
     model: ModelSpec, answers: Sequence[Answer], population: Population | None
 ) -> dict[str, Any]:
-    first = answers[0].deployment
     return {
         "model": model_inputs(model),
-        "gpu": first.hardware.model_dump(mode="json", exclude_none=True)
-        if first.hardware
-        else None,
+        **deployment_inputs(answers[0].deployment),
+        "population": population and population.name,
+    }
+
+
+def deployment_inputs(first: Deployment) -> dict[str, Any]:
+    """A deployment as JSON states it."""
+    return {
+        "gpu": (
+            first.hardware.model_dump(mode="json", exclude_none=True) if first.hardware else None
+        ),
         "engine": str(first.engine),
         "settings": as_row(first.settings),
         "parallelism": as_row(first.parallel),
@@ -138,7 +169,6 @@ def _inputs(
         "kv_memory_bytes_per_gpu": first.kv_memory_bytes,
         "rank_alignment": first.rank_alignment,
         "gpu_hour_usd": first.gpu_hour_usd,
-        "population": population and population.name,
     }
 
 

@@ -61,6 +61,11 @@ def load_hardware(argument: str | Path, *, spec_dir: Path | None = None) -> Hard
     return find_hardware(argument, spec_dir=spec_dir)[0]
 
 
+def load_all_hardware(spec_dir: Path | None = None) -> list[HardwareProfile]:
+    """Every shipped profile, those in ``spec_dir`` first. Raises ``SpecError`` for a bad file."""
+    return [load_hardware(path) for path in shipped_files(HARDWARE_FOLDER, spec_dir)]
+
+
 def find_hardware(
     argument: str | Path, *, spec_dir: Path | None = None
 ) -> tuple[HardwareProfile, Path]:

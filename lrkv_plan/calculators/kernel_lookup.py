@@ -1,0 +1,220 @@
+"""Which constants predict a kernel on a GPU, and what that rests on; never silent about a guess.
+
+In this order: measured on this GPU for this shape; measured there for another shape; measured on
+a GPU of the same generation; the datasheet with typical efficiencies. Every step down widens the
+band and adds a note. Kernels that nobody has measured (LRKV) take the grouped kernel's constants
+with their assumptions stated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lrkv_plan.calculators.kernel_time import KernelModel
+from lrkv_plan.errors import SpecError, UsageError, did_you_mean
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.kernels import KERNELS, KernelConstants
+
+# Typical constants where nothing was measured: the priors of ``calibration/fit.py``.
+DATASHEET_T0_S = 15e-6
+DATASHEET_BETA = 0.85
+DATASHEET_PHI = 0.6
+# What those do on every preferred kernel measured (``scripts/fit_kernels.py`` prints it).
+DATASHEET_BAND = (0.85, 1.75)
+# Constants carry within 10 % between GPUs of one generation (993,206 public points, DESIGN 5);
+# another head width of the same kernel moved them by up to 25 % (FlashAttention 3, fp8).
+GENERATION_FACTOR = 1.10
+OTHER_SHAPE_FACTOR = 1.25
+# A rank-55 bf16 row is 110 bytes, 3.4 sectors of 32 bytes: 128 / 110 read at worst, and short
+# bursts cost more. Assumed range of the share of the grouped kernel's bandwidth that is left.
+NARROW_ROW_EFFICIENCY = (0.75, 1.0)
+LOW_RANK_NOTES = (
+    "assumed: no public measurement of an LRKV kernel; constants are the grouped kernel's",
+    "assumed: narrow latent rows reach 75 to 100 % of its bandwidth (prediction at 100 %)",
+    "assumed: heads_per_tile heads share one read of the shared rows (counted in the bytes)",
+)
+_SAME_WIDTH = {"fp16": "bf16"}
+
+
+def kernel_model(
+    profile: HardwareProfile, kernel: str, kv_dtype: str, *,
+    query_heads_per_kv_head: int = 1, head_dim: int | None = None, backend: str | None = None,
+    regime: str = "cold", relatives: Sequence[HardwareProfile] = (),
+) -> KernelModel:
+    """The constants to use for one kernel on one GPU.
+
+    Parameters
+    ----------
+    profile
+        The GPU.
+    kernel
+        ``grouped`` (MHA, GQA, MQA), ``mla_absorbed`` or ``low_rank``.
+    kv_dtype
+        Storage format of the cache; fp16 counts as bf16.
+    query_heads_per_kv_head : query heads that read one cached head; for MLA the heads per GPU.
+    head_dim : width of a cached row, where constants depend on it.
+    backend : an engine's kernel such as ``sglang/fa3``; None takes the preferred one.
+    regime : ``cold``, as in a real decode step, or ``l2_hot``, as in benchmarks of small caches.
+    relatives : other profiles; those of the same generation may lend their constants.
+
+    Returns
+    -------
+    KernelModel: base units, with ``basis`` and ``notes``.
+
+    Raises
+    ------
+    UsageError
+        If the kernel or regime is unknown, or no entry has that backend.
+    SpecError
+        If the profile states no peak for the arithmetic.
+
+    Examples
+    --------
+    >>> from lrkv_plan.specs.loader import load_hardware
+    >>> found = kernel_model(load_hardware("h100-sxm"), "grouped", "nvfp4")
+    >>> found.basis, found.t0_s, found.held_out_median_error
+    ('datasheet', 1.5e-05, None)
+    """
+    _check(kernel, regime)
+    kv_dtype = _SAME_WIDTH.get(kv_dtype, kv_dtype)
+    for owner in (profile, *_nearest(profile, relatives)):
+        entries = [e for e in owner.kernels if (e.kernel, e.kv_dtype) == (kernel, kv_dtype)]
+        entries = [e for e in entries if e.regime == regime and _is_wanted(e, backend)]
+        if entries:
+            return _from_entries(profile, owner, entries, query_heads_per_kv_head, head_dim)
+    shape = {"query_heads_per_kv_head": query_heads_per_kv_head, "head_dim": head_dim}
+    if backend is not None:
+        raise UsageError(_no_backend(profile, kernel, kv_dtype, backend))
+    if kernel == "low_rank":
+        shape["query_heads_per_kv_head"] = 1  # every head has latents of its own
+        found = kernel_model(
+            profile, "grouped", kv_dtype, regime=regime, relatives=relatives, **shape  # type: ignore[arg-type]
+        )  # fmt: skip
+        return _assumed_low_rank(found)
+    return _datasheet(profile, kernel, kv_dtype, regime)
+
+
+def _check(kernel: str, regime: str) -> None:
+    if kernel not in KERNELS:
+        hint = did_you_mean(kernel, KERNELS)
+        raise UsageError(f"kernel {kernel!r} is unknown{hint}; known: {', '.join(KERNELS)}")
+    if regime not in ("cold", "l2_hot"):
+        raise UsageError(f"regime {regime!r}: must be cold or l2_hot")
+
+
+def _is_wanted(entry: KernelConstants, backend: str | None) -> bool:
+    return entry.preferred if backend is None else entry.backend == backend
+
+
+def _nearest(
+    profile: HardwareProfile, relatives: Sequence[HardwareProfile]
+) -> list[HardwareProfile]:
+    """Others of the same generation, the most alike in bandwidth and arithmetic first."""
+
+    def distance(other: HardwareProfile) -> tuple[float, str]:
+        ratio = other.mem_bandwidth_bytes_per_s / profile.mem_bandwidth_bytes_per_s
+        peaks = other.peak_flops_per_s, profile.peak_flops_per_s
+        shared = sorted(set(peaks[0]) & set(peaks[1]) & {"bf16", "fp16"})
+        arithmetic = [abs(math.log(peaks[0][p] / peaks[1][p])) for p in shared[:1]]
+        return abs(math.log(ratio)) + sum(arithmetic), other.name
+
+    alike = (o for o in relatives if o.generation == profile.generation and o.name != profile.name)
+    return sorted(alike, key=distance)
+
+
+def _from_entries(
+    profile: HardwareProfile, owner: HardwareProfile, entries: list[KernelConstants],
+    query_heads: int, head_dim: int | None,
+) -> KernelModel:
+    """The entry for the shape, or the one of the nearest shape with a wider band."""
+    entry = min(entries, key=lambda e: _distance(e, query_heads, head_dim))
+    found = _as_model(profile, entry)
+    if _distance(entry, query_heads, head_dim) > 0:
+        shape = f"{query_heads} query heads per cached head, head_dim {head_dim}"
+        note = f"{shape}: not measured with {entry.backend}; its nearest shape is used"
+        found = _widened(found, OTHER_SHAPE_FACTOR, "other_shape", note)
+    lender = owner.name if owner is not profile else entry.borrowed_from
+    if lender is not None:
+        note = f"not measured on {profile.name}: constants of {lender}, same generation"
+        found = replace(
+            _widened(found, GENERATION_FACTOR, "generation", note), held_out_median_error=None
+        )
+    return found
+
+
+def _distance(entry: KernelConstants, query_heads: int, head_dim: int | None) -> float:
+    """0 for a shape that the entry covers, else how far off it is on a log scale."""
+    off = 0.0
+    if not entry.covers_query_heads(query_heads) and entry.query_heads_per_kv_head:
+        ends = entry.query_heads_per_kv_head
+        off += min(abs(math.log(query_heads / end)) for end in ends)
+    if head_dim is not None and not entry.covers_head_dim(head_dim) and entry.head_dims:
+        off += min(abs(math.log(head_dim / width)) for width in entry.head_dims)
+    return off
+
+
+def _as_model(profile: HardwareProfile, entry: KernelConstants) -> KernelModel:
+    held = [n for n in ("t0_s", "beta", "phi") if n not in entry.identified]
+    notes = [f"{', '.join(held)} not identified: held at the prior"] if held else []
+    if entry.remark:
+        notes.append(entry.remark)
+    return KernelModel(
+        t0_s=entry.t0_s,
+        bytes_per_s=entry.beta * profile.mem_bandwidth_bytes_per_s,
+        flops_per_s=entry.phi * _peak(profile, entry.peak),
+        form=entry.form,
+        work_unit_s=entry.work_unit_s or 0.0,
+        full_work_units=entry.full_work_units or 1.0,
+        band90=entry.band90, basis="measured", kernel=entry.kernel, kv_dtype=entry.kv_dtype,
+        backend=entry.backend, regime=entry.regime, identified=entry.identified,
+        held_out_median_error=entry.held_out_median_error, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _widened(found: KernelModel, factor: float, basis: str, note: str) -> KernelModel:
+    low, high = found.band90
+    band = (low / factor, high * factor)
+    return replace(found, band90=band, basis=basis, notes=(*found.notes, note))
+
+
+def _assumed_low_rank(found: KernelModel) -> KernelModel:
+    worst, best = NARROW_ROW_EFFICIENCY
+    band = (found.band90[0] / best, found.band90[1] / worst)
+    return replace(
+        found, kernel="low_rank", basis="assumed", band90=band, held_out_median_error=None,
+        notes=(*found.notes, *LOW_RANK_NOTES),
+    )  # fmt: skip
+
+
+def _datasheet(profile: HardwareProfile, kernel: str, kv_dtype: str, regime: str) -> KernelModel:
+    peak = "bf16" if "bf16" in profile.peak_flops_per_s else "fp16"
+    note = (
+        f"datasheet: {kernel} with {kv_dtype} cache ({regime}) was not measured on "
+        f"{profile.generation} GPUs; typical t0 15 us, beta 0.85, phi 0.6 of {peak}"
+    )
+    return KernelModel(
+        t0_s=DATASHEET_T0_S,
+        bytes_per_s=DATASHEET_BETA * profile.mem_bandwidth_bytes_per_s,
+        flops_per_s=DATASHEET_PHI * _peak(profile, peak),
+        band90=DATASHEET_BAND, basis="datasheet", kernel=kernel, kv_dtype=kv_dtype, regime=regime,
+        notes=(note,),
+    )  # fmt: skip
+
+
+def _peak(profile: HardwareProfile, name: str) -> float:
+    if name not in profile.peak_flops_per_s:
+        known = ", ".join(profile.peak_flops_per_s)
+        raise SpecError(f"{profile.name}: no peak_flops_per_s for {name}; known: {known}")
+    return profile.peak_flops_per_s[name]
+
+
+def _no_backend(profile: HardwareProfile, kernel: str, kv_dtype: str, backend: str) -> str:
+    entries = [e for e in profile.kernels if (e.kernel, e.kv_dtype) == (kernel, kv_dtype)]
+    known = sorted({e.backend for e in entries})
+    hint = did_you_mean(backend, known)
+    return (
+        f"backend {backend!r} has no {kernel} constants for {kv_dtype} on {profile.name}{hint}; "
+        f"known: {', '.join(known) or 'none'}"
+    )

@@ -1,0 +1,108 @@
+"""``lrkv-plan crossover``: where the ranking of two designs changes."""
+
+import enum
+from typing import Annotated
+
+import typer
+
+from lrkv_plan.cli.capacity_options import WeightDtypeOption
+from lrkv_plan.cli.options import (
+    KvDtypeOption,
+    ModelArgument,
+    SpecDirOption,
+    TpSizeOption,
+    load,
+    one_count,
+    token_list,
+    writes_table,
+)
+from lrkv_plan.errors import UsageError
+from lrkv_plan.report.tables import Table
+
+
+class Over(str, enum.Enum):
+    """The variable along which designs are compared."""
+
+    CONTEXT = "context_tokens"
+    BATCH = "batch_size"
+    RANK = "rank"
+    QUERY = "query_tokens"
+    TP = "tp_size"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("crossover")(crossover)
+
+
+@writes_table
+def crossover(
+    model: ModelArgument,
+    gpu: Annotated[
+        str, typer.Option("--gpu", metavar="GPU", help="A shipped hardware profile or a YAML file.")
+    ],
+    attention: Annotated[
+        list[str],
+        typer.Option(
+            "--attention",
+            metavar="DESIGN",
+            help="Give two. Along the rank, the LRKV one is lrkv:RANK with any options.",
+        ),
+    ],
+    over: Annotated[Over, typer.Option("--over", help="What to vary.")] = Over.CONTEXT,
+    context_tokens: Annotated[
+        str, typer.Option("--context-tokens", metavar="T", help="Tokens cached per sequence.")
+    ] = "8k",
+    batch_size: Annotated[
+        str, typer.Option("--batch-size", metavar="N", help="Sequences decoded together.")
+    ] = "1",
+    query_tokens: Annotated[
+        str, typer.Option("--query-tokens", metavar="Q", help="Tokens decoded per sequence.")
+    ] = "1",
+    at_most: Annotated[
+        str | None,
+        typer.Option("--at-most", metavar="N", help="Largest value of the variable looked at."),
+    ] = None,
+    tp_size: TpSizeOption = "1",
+    kv_dtype: KvDtypeOption = "bf16",
+    weight_dtype: WeightDtypeOption = None,
+    spec_dir: SpecDirOption = None,
+) -> Table:
+    """The exact place where one design becomes faster than another, and its band.
+
+    Example: lrkv-plan crossover llama-3.1-8b --gpu h200 --attention gqa:8 --attention mla:512+64
+    """
+    from lrkv_plan.engines.comparing import compare
+    from lrkv_plan.report.time_views import crossover_table
+    from lrkv_plan.report.views import model_inputs
+    from lrkv_plan.specs.loader import load_all_hardware, load_hardware
+
+    if len(attention) != 2:
+        raise UsageError(f"--attention: give two designs to compare, not {len(attention)}")
+    spec = load(model, spec_dir)
+    point = {
+        "context_tokens": token_list(context_tokens, "--context-tokens")[0],
+        "batch_size": one_count(batch_size, "--batch-size"),
+        "query_tokens": one_count(query_tokens, "--query-tokens"),
+        "tp_size": one_count(tp_size, "--tp-size"),
+    }
+    answer = compare(
+        spec,
+        (attention[0], attention[1]),
+        load_hardware(gpu, spec_dir=spec_dir),
+        over=over.value,
+        point=point,
+        at_most=token_list(at_most, "--at-most")[0] if at_most else None,
+        kv_dtype=kv_dtype,
+        weight_dtype=weight_dtype,
+        relatives=load_all_hardware(spec_dir),
+    )
+    stated = {
+        "model": model_inputs(spec),
+        "gpu": gpu,
+        "over": over.value,
+        "kv_dtype": kv_dtype,
+        "weight_dtype": weight_dtype or spec.weight_dtype,
+        **point,
+    }
+    return crossover_table(spec, stated, attention, answer.crossover, answer.sides, answer.rests_on)

@@ -1,0 +1,232 @@
+"""One page for a decision: every family on one backbone, held, timed and priced side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from lrkv_plan.calculators.cache_bytes import ratio_to_mha
+from lrkv_plan.calculators.crossover import Crossover, context_crossover
+from lrkv_plan.calculators.parameters import kv_params_ratio_to_mha, parameter_count
+from lrkv_plan.calculators.rank_ceiling import RankCeiling, rank_ceiling
+from lrkv_plan.calculators.step_model import step_model
+from lrkv_plan.calculators.step_time import StepModel, StepTime, step_time
+from lrkv_plan.engines.latency import Admission, Speculation, admission
+from lrkv_plan.engines.planning import CapacityRow, Deployment, capacity_row
+from lrkv_plan.errors import PlacementError, RequirementError, UsageError
+from lrkv_plan.specs.attention_text import design_label, swap_attention
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.specs.serving import Parallelism
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """One design: what it caches and weighs, what fits, how fast, and where the ranking changes.
+
+    ``step`` is at the plan's common batch; ``admitted`` at the design's own largest.
+    ``against_own`` compares with the model's own design along the context; None for itself.
+    """
+
+    attention: str
+    role: str
+    ratio_to_mha: Fraction | None
+    kv_params_ratio: Fraction | None
+    model_params: int | None
+    capacity: CapacityRow
+    step: StepTime
+    admitted: Admission | None
+    against_own: Crossover | None
+    refused: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The rows, the budget that chose the LRKV rank, and what the times rest on."""
+
+    rows: tuple[PlanRow, ...]
+    refused: tuple[str, ...]
+    budget: str
+    parallel: Parallelism
+    batch_size: int
+    context_tokens: int
+    rests_on: tuple[str, ...]
+
+
+def make_plan(
+    model: ModelSpec,
+    deployment: Deployment,
+    *,
+    budget: str | None = None,
+    batch_size: int | None = None,
+    tpot_s: float | None = None,
+    speculation: Speculation | None = None,
+    relatives: Sequence[HardwareProfile] = (),
+) -> Plan:
+    """MHA, GQA, MQA, MLA and LRKV on a model's backbone, on given GPUs.
+
+    Parameters
+    ----------
+    deployment : ``parallel.tp_size`` is raised to the smallest power of two at which the model's
+        own design fits one sequence, if it does not fit as given.
+    budget : cache budget for the LRKV rank and the MLA latent; the own design's cache when None,
+        or half of MHA where the own design is MHA.
+    batch_size : sequences at which steps are compared; when None, what the own design holds, at
+        most 32.
+
+    Raises
+    ------
+    UsageError
+        If no GPU is named.
+    RequirementError
+        If the model's own design fits on no power of two of GPUs up to 64.
+    SpecError, PlacementError
+        As the calculators.
+    """
+    if deployment.hardware is None:
+        raise UsageError("a plan needs a GPU: --gpu h100-sxm")
+    deployment = _that_fits(model, deployment)
+    chosen = budget or _own_budget(model)
+    ceiling = rank_ceiling(
+        model, budget=chosen, alignment=deployment.rank_alignment,
+        tp_size=deployment.parallel.tp_size, kv_dtype=deployment.settings.kv_dtype,
+    )  # fmt: skip
+    own = capacity_row(model, deployment)
+    batch = batch_size or min(32, max(1, own.max_sequences))
+    timer = _Timer(deployment, relatives)
+    own_step = timer.model_of(model)
+    rows, refused = [], []
+    for role, text in _designs(model, ceiling):
+        design = model if text is None else swap_attention(model, text)
+        try:
+            rows.append(_row(role, design, deployment, timer, own_step, batch, tpot_s, speculation))
+        except PlacementError as error:
+            refused.append(f"{text}: {error}")
+    return Plan(
+        rows=tuple(rows),
+        refused=tuple(refused),
+        budget=chosen,
+        parallel=deployment.parallel,
+        batch_size=batch,
+        context_tokens=deployment.settings.context_tokens,
+        rests_on=timer.rests_on(),
+    )
+
+
+def _that_fits(model: ModelSpec, deployment: Deployment) -> Deployment:
+    tp_size = deployment.parallel.tp_size
+    reason = "no size was tried"
+    while tp_size <= 64:
+        wider = replace(deployment, parallel=replace(deployment.parallel, tp_size=tp_size))
+        try:
+            row = capacity_row(model, wider)
+        except PlacementError as error:
+            reason = str(error)
+        else:
+            if row.max_sequences:
+                return wider
+            reason = row.binds
+        tp_size *= 2
+    raise RequirementError(
+        f"{model.name}: no tensor-parallel size up to 64 holds a sequence of "
+        f"{deployment.settings.context_tokens:,} tokens ({reason}); use a shorter context or a "
+        "smaller format"
+    )
+
+
+def _own_budget(model: ModelSpec) -> str:
+    share = ratio_to_mha(model)
+    label = design_label(model)
+    uniform = " " not in label
+    return "50%" if share is None or share >= 1 or not uniform else label
+
+
+def _designs(model: ModelSpec, ceiling: RankCeiling) -> list[tuple[str, str | None]]:
+    """(role, design text); the model's own design has no text."""
+    own = design_label(model)
+    designs: list[tuple[str, str | None]] = [("own design", None)]
+    others = [("MHA", "mha"), ("MQA", "mqa")]
+    if ceiling.grouped is not None:
+        others.insert(1, ("GQA in the budget", ceiling.grouped.text))
+    if ceiling.latent is not None:
+        others.append(("MLA in the budget", _usual_latent(model, ceiling)))
+    others.append(("LRKV, aligned rank in the budget", ceiling.aligned.text))
+    shortest = own.split(",")[0]
+    return designs + [(role, text) for role, text in others if text not in (own, shortest)]
+
+
+def _usual_latent(model: ModelSpec, ceiling: RankCeiling) -> str:
+    """DeepSeek's proportions, d_c = 4 d_h (arXiv:2405.04434, 3.1.2), or less if the budget asks."""
+    assert ceiling.latent is not None
+    head_dim = next(g.attention.backbone().head_dim for g in model.attention_groups if g.attention)
+    rope = ceiling.latent.text.partition("+")[2]
+    return f"mla:{min(ceiling.latent.value, 4 * head_dim)}+{rope}"
+
+
+class _Timer:
+    """Step models of one deployment, and the notes that all of them rest on."""
+
+    def __init__(self, deployment: Deployment, relatives: Sequence[HardwareProfile]) -> None:
+        self.deployment = deployment
+        self.relatives = relatives
+        self.notes: dict[str, None] = {}
+
+    def model_of(self, design: ModelSpec) -> StepModel:
+        deployment = self.deployment
+        assert deployment.hardware is not None
+        step = step_model(
+            design,
+            deployment.hardware,
+            kv_dtype=deployment.settings.kv_dtype,
+            weight_dtype=deployment.weight_dtype,
+            tp_size=deployment.parallel.tp_size,
+            relatives=self.relatives,
+        )
+        self.notes |= dict.fromkeys(step.remarks)
+        return step
+
+    def rests_on(self) -> tuple[str, ...]:
+        return tuple(self.notes)
+
+
+def _row(
+    role: str,
+    design: ModelSpec,
+    deployment: Deployment,
+    timer: _Timer,
+    own_step: StepModel,
+    batch: int,
+    tpot_s: float | None,
+    speculation: Speculation | None,
+) -> PlanRow:
+    spec = speculation or Speculation()
+    context = deployment.settings.context_tokens
+    capacity = capacity_row(design, deployment)
+    step = timer.model_of(design)
+    hardware = deployment.hardware
+    assert hardware is not None
+    is_own = role == "own design"
+    return PlanRow(
+        attention=capacity.attention,
+        role=role,
+        ratio_to_mha=ratio_to_mha(design, kv_dtype=deployment.settings.kv_dtype),
+        kv_params_ratio=kv_params_ratio_to_mha(design),
+        model_params=parameter_count(design).model_params,
+        capacity=capacity,
+        step=step_time(step, context, batch, spec.query_tokens),
+        admitted=admission(
+            step,
+            context_tokens=context,
+            max_sequences=capacity.max_sequences,
+            n_gpus=deployment.parallel.tp_size,
+            tpot_s=tpot_s,
+            speculation=speculation,
+            gpu_hour_usd=deployment.gpu_hour_usd or hardware.gpu_hour_usd,
+            board_power_w=hardware.board_power_w,
+        ),
+        against_own=None if is_own else context_crossover(
+            (own_step, step), high=max(context, design.max_context_tokens or context),
+            batch_size=batch, query_tokens=spec.query_tokens,
+        ),
+    )  # fmt: skip
