@@ -62,7 +62,8 @@ def damaged_bytes(text: str, chance: random.Random) -> bytes:
     data = text.encode()
     kind = chance.randrange(4)
     if kind == 0:
-        return data[: chance.randrange(1, len(data) // 3)] + b'\n{"'
+        # The brace after the quote: a cut inside quoted text must not be closed by it.
+        return data[: chance.randrange(1, len(data) // 3)] + b'\n{"}\n{"'
     if kind == 1:
         where = chance.randrange(len(data))
         return data[:where] + bytes([0xFF, 0xFE, chance.randrange(0x80, 0x100)]) + data[where:]

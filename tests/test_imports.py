@@ -17,6 +17,17 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
     "specs": {"errors", "units", "dtypes", "specs", "pydantic", "yaml", "numpy"},
     "attention": {"errors", "dtypes", "specs", "attention"},
     "calculators": {"errors", "units", "dtypes", "specs", "attention", "calculators", "numpy"},
+    "calibration": {
+        "errors",
+        "units",
+        "dtypes",
+        "specs",
+        "attention",
+        "calculators",
+        "calibration",
+        "numpy",
+        "scipy",
+    },
     "checkpoint": {"errors", "specs", "checkpoint", "safetensors"},
     "engines": {
         "errors",
@@ -34,9 +45,11 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
         "dtypes",
         "specs",
         "calculators",
+        "calibration",
         "engines",
         "report",
         "rich",
+        "matplotlib",
         "__init__",
     },
     "cli": {
@@ -45,6 +58,7 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
         "dtypes",
         "specs",
         "calculators",
+        "calibration",
         "checkpoint",
         "engines",
         "report",
@@ -98,6 +112,8 @@ def test_no_import_runs_back(path: Path) -> None:
             {"numpy", "torch", "matplotlib", "pandas"},
         ),
         (["rank", "lrkv-paper-2.5b", "--budget", "50%", "--format", "json"], {"numpy", "rich"}),
+        (["plot", "--help"], {"numpy", "rich", "matplotlib"}),
+        (["plot", "payload-vs-loss", "--format", "json"], {"numpy", "matplotlib"}),
     ],
 )
 def test_commands_import_only_what_they_need(arguments: list[str], unwanted: set[str]) -> None:

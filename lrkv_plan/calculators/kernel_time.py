@@ -28,7 +28,7 @@ class KernelModel:
 
     ``band90`` are factors: 90 % of held-out measurements lie between ``time * band90[0]`` and
     ``time * band90[1]``. ``basis`` is measured, other_shape, generation, datasheet or assumed.
-    ``held_out_median_error`` is None where nothing was measured on this GPU.
+    The held-out errors are None where nothing was measured on this GPU.
     """
 
     t0_s: float
@@ -45,6 +45,7 @@ class KernelModel:
     regime: str = "cold"
     identified: tuple[str, ...] = ()
     held_out_median_error: float | None = None
+    held_out_p90_error: float | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -135,7 +136,12 @@ def kernel_time(
 
 
 def grouped_work(
-    batch_size: Any, context_tokens: Any, *, n_heads: Any, n_kv_heads: Any, head_dim: Any,
+    batch_size: Any,
+    context_tokens: Any,
+    *,
+    n_heads: Any,
+    n_kv_heads: Any,
+    head_dim: Any,
     bytes_per_scalar: float,
 ) -> tuple[Any, Any, Any]:
     """Bytes, FLOPs and work units of one grouped decode call, heads counted per GPU.
@@ -157,7 +163,12 @@ def grouped_work(
 
 
 def mla_absorbed_work(
-    batch_size: Any, context_tokens: Any, *, n_heads: Any, latent_dim: Any, rope_dim: Any,
+    batch_size: Any,
+    context_tokens: Any,
+    *,
+    n_heads: Any,
+    latent_dim: Any,
+    rope_dim: Any,
     bytes_per_scalar: float,
 ) -> tuple[Any, Any, Any]:
     """Bytes, FLOPs and work units of one absorbed MLA decode call, heads counted per GPU.

@@ -10,12 +10,14 @@ from typer.core import TyperGroup
 from lrkv_plan import __version__
 from lrkv_plan.cli import (
     cache,
+    calibrate,
     capacity,
     crossover,
     hardware,
     models,
     params,
     plan,
+    plot,
     rank,
     roofline,
     shard,
@@ -67,6 +69,8 @@ def root(
 
 for _module in (plan, rank, cache, params, shard, capacity, crossover, roofline):
     _module.register(app)
+app.add_typer(calibrate.app, name="calibrate")
+app.add_typer(plot.app, name="plot")
 app.add_typer(models.app, name="models")
 app.add_typer(hardware.app, name="hardware")
 

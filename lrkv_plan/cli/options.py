@@ -107,7 +107,7 @@ def wants_color() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def write_file(path: Path, text: str, *, force: bool) -> None:
+def write_file(path: Path, content: str | bytes, *, force: bool) -> None:
     """Write through a temporary file in the same folder, then rename.
 
     Raises
@@ -121,10 +121,10 @@ def write_file(path: Path, text: str, *, force: bool) -> None:
         raise UsageError(f"{path} exists; --force overwrites it")
     try:
         with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+            "wb", dir=path.parent, prefix=f".{path.name}.", delete=False
         ) as file:
             temporary = Path(file.name)
-            file.write(text)
+            file.write(content if isinstance(content, bytes) else content.encode())
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:

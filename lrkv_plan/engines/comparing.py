@@ -72,7 +72,7 @@ def compare(
         told = {**point, over: value}
         one, other = (
             step_time(
-                built(_at_rank(text, value) if over == "rank" else text, told["tp_size"]),
+                built(at_rank(text, value) if over == "rank" else text, told["tp_size"]),
                 told["context_tokens"], told["batch_size"], told["query_tokens"],
             )
             for text in texts
@@ -83,9 +83,10 @@ def compare(
         pair = tuple(built(text, point["tp_size"]) for text in texts)
         crossover = _along(over, (pair[0], pair[1]), point, at_most or _most(model, over))
     else:
-        values = _ranks(model, texts, at_most) if over == "rank" else _sizes(built, texts, at_most)
+        ranks = over == "rank"
+        values = ranks_of(model, texts, at_most) if ranks else _sizes(built, texts, at_most)
         crossover = _each_of(values, steps_at)
-    ends = [text if over != "rank" else _at_rank(text, crossover.low) for text in texts]
+    ends = [text if over != "rank" else at_rank(text, crossover.low) for text in texts]
     notes = (note for text in ends for note in built(text, point["tp_size"]).remarks)
     return Comparison(
         crossover=crossover,
@@ -145,7 +146,7 @@ def _stacked(steps: list[StepTime]) -> StepTime:
     return StepTime(**columns)
 
 
-def _at_rank(text: str, rank: int) -> str:
+def at_rank(text: str, rank: int) -> str:
     """``lrkv:N,...`` with another rank; designs without a rank stay."""
     if not _has_rank(text):
         return text
@@ -158,7 +159,8 @@ def _has_rank(text: str) -> bool:
     return spec_class(text.partition(":")[0].partition(",")[0].lower()).text_argument == "rank"
 
 
-def _ranks(model: ModelSpec, texts: tuple[str, str], at_most: int | None) -> list[int]:
+def ranks_of(model: ModelSpec, texts: tuple[str, str], at_most: int | None) -> list[int]:
+    """Ranks from 0 to the narrowest head; one of the designs must have one."""
     if not any(_has_rank(text) for text in texts):
         raise UsageError("along the rank one design must be lrkv:RANK")
     backbones = [g.attention.backbone() for g in model.attention_groups if g.attention]

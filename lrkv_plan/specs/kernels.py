@@ -17,7 +17,7 @@ KERNELS = ("grouped", "mla_absorbed", "low_rank")
 MAX_QUERY_HEADS = 65_536
 
 Seconds = Annotated[float, Field(gt=0, le=10)]
-Efficiency = Annotated[float, Field(gt=0, le=4)]  # above 1: a cached set, or fp8 arithmetic
+Efficiency = Annotated[float, Field(gt=0, le=50)]  # above 1: a cached set, or fp8 arithmetic
 ErrorShare = Annotated[float, Field(ge=0, le=100)]
 PointCount = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 QueryHeads = Annotated[int, Field(strict=True, ge=1, le=MAX_QUERY_HEADS)]
@@ -27,16 +27,19 @@ Factor = Annotated[float, Field(gt=0, le=100)]
 class FittedEntry(Frozen):
     """Where fitted constants come from, and how well they predict what they were not fitted on.
 
+    ``held_out_by``: whole head configurations were left out, or (too few of them) single rows.
     ``band90`` are factors on a predicted time: 90 % of held-out measurements lie between
     ``predicted * low`` and ``predicted * high``.
     """
 
     identified: tuple[Name, ...]
     n_points: PointCount
+    held_out_by: Literal["heads", "rows"]
     held_out_median_error: ErrorShare
     held_out_p90_error: ErrorShare
     band90: tuple[Factor, Factor]
     backend: Name
+    backend_version: Name | None = None
     source: Remark
     licence: Name
     remark: Remark | None = None

@@ -1,0 +1,1 @@
+"""Measured samples to constants: reading them, fitting them, and judging the fit on other rows."""

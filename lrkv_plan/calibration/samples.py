@@ -1,0 +1,160 @@
+"""Measured decode-attention calls as arrays: what each moved and computed, and how long it took.
+
+The table has one row per call with the columns of aiconfigurator's published measurements:
+gpu, family, backend, backend_version, kv_dtype, batch, kv_len, n_heads, n_kv_heads, head_dim, d_c,
+d_rope, latency_us, and optionally flag, regime, source. Heads are per GPU.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections import defaultdict
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lrkv_plan.calculators.kernel_time import grouped_work, mla_absorbed_work
+from lrkv_plan.errors import CalibrationError, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    FloatArray = npt.NDArray[np.float64]
+
+BYTES_PER_SCALAR = {"bf16": 2, "fp16": 2, "fp8": 1}
+_NEEDED = (
+    "gpu", "family", "backend", "kv_dtype", "batch", "kv_len", "n_heads", "n_kv_heads",
+    "head_dim", "latency_us",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSamples:
+    """Calls of one kernel on one GPU, one array element per call.
+
+    ``bandwidth`` and ``peak`` are the datasheet figures that the fitted shares refer to.
+    """
+
+    n_bytes: FloatArray
+    flops: FloatArray
+    work_units: FloatArray
+    time_s: FloatArray
+    context_tokens: FloatArray
+    n_heads: FloatArray
+    n_kv_heads: FloatArray
+    head_dim: FloatArray
+    bandwidth: float
+    peak: float
+
+    def __len__(self) -> int:
+        return len(self.time_s)
+
+    @property
+    def query_heads_per_kv_head(self) -> FloatArray:
+        """Query heads that share one cached head."""
+        return self.n_heads / self.n_kv_heads
+
+    def where(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> KernelSamples:
+        """The calls that a mask or an index array selects."""
+        arrays = (f.name for f in fields(self) if f.name not in ("bandwidth", "peak"))
+        return replace(self, **{name: getattr(self, name)[chosen] for name in arrays})
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupKey:
+    """Rows that one set of constants may describe."""
+
+    gpu: str
+    backend: str
+    kernel: str
+    kv_dtype: str
+    regime: str
+
+
+def read_rows(path: Path, needed: tuple[str, ...] = _NEEDED) -> list[dict[str, str]]:
+    """The rows of a CSV file, gzipped or not.
+
+    Raises
+    ------
+    CalibrationError
+        If the file cannot be read, or lacks one of the columns ``needed``.
+    """
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise CalibrationError(f"{path}: cannot be read: {error}") from None
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [name for name in needed if name not in (reader.fieldnames or ())]
+    if missing:
+        raise CalibrationError(f"{path}: lacks the columns {', '.join(missing)}")
+    return list(reader)
+
+
+def grouped_rows(rows: list[dict[str, str]]) -> dict[GroupKey, list[dict[str, str]]]:
+    """Rows by GPU, backend, kernel path, storage format and regime, in order of first appearance.
+
+    Rows without a ``regime`` count as cold. Flagged rows, known to take another path, are left out.
+    """
+    groups: dict[GroupKey, list[dict[str, str]]] = defaultdict(list)
+    for row in rows:
+        if not row.get("flag"):
+            groups[group_key(row)].append(row)
+    return dict(groups)
+
+
+def group_key(row: dict[str, str]) -> GroupKey:
+    """The group that a row belongs to."""
+    return GroupKey(
+        gpu=row["gpu"],
+        backend=row["backend"],
+        kernel="mla_absorbed" if row["family"] == "mla" else "grouped",
+        kv_dtype=row["kv_dtype"],
+        regime=row.get("regime") or "cold",
+    )
+
+
+def samples_of(rows: list[dict[str, str]], *, bandwidth: float, peak: float) -> KernelSamples:
+    """Rows of one group as arrays, with the bytes, FLOPs and work units of each call.
+
+    Raises
+    ------
+    CalibrationError
+        If a cell is not a positive number, or the storage format has no known width.
+    """
+    import numpy as np
+
+    def column(name: str) -> FloatArray:
+        try:
+            values = np.array([float(row[name]) for row in rows])
+        except (TypeError, ValueError):
+            raise CalibrationError(f"column {name}: every cell must be a number") from None
+        if not (np.isfinite(values).all() and (values > 0).all()):
+            raise CalibrationError(f"column {name}: every cell must be a positive number")
+        return values
+
+    kv_dtype = rows[0]["kv_dtype"]
+    if kv_dtype not in BYTES_PER_SCALAR:
+        raise CalibrationError(
+            f"kv_dtype {shown(kv_dtype)}: known are {', '.join(BYTES_PER_SCALAR)}"
+        )
+    width = BYTES_PER_SCALAR[kv_dtype]
+    batch, tokens, n_heads = column("batch"), column("kv_len"), column("n_heads")
+    if rows[0]["family"] == "mla":
+        work = mla_absorbed_work(
+            batch, tokens, n_heads=n_heads, latent_dim=column("d_c"), rope_dim=column("d_rope"),
+            bytes_per_scalar=width,
+        )  # fmt: skip
+    else:
+        work = grouped_work(
+            batch, tokens, n_heads=n_heads, n_kv_heads=column("n_kv_heads"),
+            head_dim=column("head_dim"), bytes_per_scalar=width,
+        )  # fmt: skip
+    return KernelSamples(
+        n_bytes=work[0], flops=work[1], work_units=work[2], time_s=column("latency_us") * 1e-6,
+        context_tokens=tokens, n_heads=n_heads, n_kv_heads=column("n_kv_heads"),
+        head_dim=column("head_dim"), bandwidth=bandwidth, peak=peak,
+    )  # fmt: skip

@@ -1,0 +1,61 @@
+"""``lrkv-plan calibrate``: how good are the constants?"""
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lrkv_plan.cli.options import SpecDirOption, writes_table
+from lrkv_plan.report.tables import Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.specs.hardware import HardwareProfile
+
+app = typer.Typer(help="Judge the kernel model against measured calls.", no_args_is_help=True)
+
+
+@app.callback()
+def calibrate() -> None:
+    """Judge the kernel model against measured calls."""
+
+
+@app.command("evaluate")
+@writes_table
+def evaluate(
+    samples: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE.csv[.gz]",
+            help="One measured decode call a row: gpu, family, backend, kv_dtype, batch, kv_len, "
+            "n_heads, n_kv_heads, head_dim, d_c, d_rope, latency_us [, regime, flag].",
+        ),
+    ],
+    held_out: Annotated[
+        bool,
+        typer.Option(
+            "--held-out", help="Refit with whole head configurations left out (needs scipy)."
+        ),
+    ] = False,
+    spec_dir: SpecDirOption = None,
+) -> Table:
+    """Errors of the shipped constants against a table of measured calls.
+
+    Example: lrkv-plan calibrate evaluate decode.csv.gz --format json
+    """
+    from lrkv_plan.calibration.evaluate import evaluate as evaluate_rows
+    from lrkv_plan.calibration.samples import read_rows
+    from lrkv_plan.report.calibration_views import evaluation_table
+    from lrkv_plan.specs.loader import load_all_hardware, load_hardware
+
+    @cache
+    def profile_of(gpu: str) -> "HardwareProfile":
+        return load_hardware(gpu.replace("_", "-"), spec_dir=spec_dir)
+
+    found = evaluate_rows(
+        read_rows(samples),
+        profile_of,
+        relatives=load_all_hardware(spec_dir),
+        held_out=held_out,
+    )
+    return evaluation_table(samples.name, held_out, found)
