@@ -92,7 +92,7 @@ def is_optional(place: tuple[Any, ...]) -> bool:
     """Numbers where 0 or a size in words is right: they would not always be damage."""
     zero_is_fine = {
         "rope_dim", "shared_hidden_dim", "dense_hidden_dim", "per_mixer", "per_feed_forward",
-        "draft_layers", "extra_params",
+        "draft_layers", "extra_params", "bytes_per_draft_token",
     }  # fmt: skip
     return bool(zero_is_fine & set(map(str, place)))
 

@@ -227,3 +227,12 @@ def test_shares_that_cannot_be_dealt_out_are_refused() -> None:
     assert weight.params_per_gpu(12) == 4
     with pytest.raises(PlacementError, match="6 shares of weight key"):
         weight.params_per_gpu(4)
+
+
+@pytest.mark.parametrize(("name", "published_gib"), [("gpt-oss-20b", 12.8), ("gpt-oss-120b", 60.8)])
+def test_a_quantised_checkpoint_counts_in_its_own_format(name: str, published_gib: float) -> None:
+    # "Checkpoint size" in table 1 of the gpt-oss model card, arXiv 2508.10925: rounded to 0.1 GiB.
+    model = lrkv_plan.load_model(name)
+    assert model.weight_dtype == "mxfp4"
+    weights = weight_bytes_per_gpu(model, parallel=Parallelism(), weight_dtype=model.weight_dtype)
+    assert round(weights.fullest.total / 2**30, 1) == published_gib

@@ -267,9 +267,27 @@ def test_nested_text_part_keeps_what_stands_outside() -> None:
         "quantization_config": {"quant_method": "fp8"},
     }  # fmt: skip
     model = import_config(config, Path("a/b/config.json"))
-    assert (model.name, model.tied_embeddings, model.weight_dtype) == ("b", True, "bf16")
+    assert (model.name, model.tied_embeddings, model.weight_dtype) == ("b", True, "fp8")
     assert model.uncounted_parts == ("vision encoder and projector",)
     assert any("quantized" in remark for remark in model.remarks)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "weight_dtype"),
+    [
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "gptq", "bits": 4}, "int4"),
+        ({"quant_method": "awq", "bits": 3}, "fp16"),  # no such format: the remark says so
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp16"),  # parts not stated
+    ],
+)
+def test_weights_are_counted_as_quantised_where_the_format_is_plain(
+    quantization: dict[str, object], weight_dtype: str
+) -> None:
+    model = imported(torch_dtype="float16", quantization_config=quantization)
+    assert model.weight_dtype == weight_dtype
+    told = "counted as" if weight_dtype != "fp16" else "unless --weight-dtype says more"
+    assert any(told in remark for remark in model.remarks)
 
 
 def test_cross_attention_is_a_group_over_the_encoder() -> None:

@@ -101,6 +101,10 @@ def _norms(fields: Fields, known: ModelType) -> Norms | None:
 
 
 def _dtype(fields: Fields) -> str | None:
+    """The checkpoint's own weight format: what a quantization states, else the dtype."""
+    quantised = _quantised_dtype(fields)
+    if quantised is not None:
+        return quantised
     stated = fields.text("torch_dtype", "dtype")
     if stated is not None and stated not in _DTYPES:
         fields.assume(f"weight_dtype: {stated[:40]!r} is not a known format")
@@ -112,13 +116,27 @@ def _draft_layers(fields: Fields) -> int:
     return (fields.integer(key, most=1_000, least=0) or 0) if key else 0
 
 
+def _quantised_dtype(fields: Fields) -> str | None:
+    """The weight format that the quantization names without doubt; None for all others."""
+    quantization = fields.part("quantization_config")
+    if quantization is None:
+        return None
+    method = str(quantization.data.get("quant_method")).lower()
+    if method in ("gptq", "awq"):
+        return "int4" if quantization.data.get("bits") == 4 else None
+    return method if method in ("fp8", "mxfp4") else None
+
+
 def _mention_quantization(fields: Fields) -> None:
     quantization = fields.part("quantization_config")
     if quantization is None:
         return
     method = quantization.data.get("quant_algo") or quantization.data.get("quant_method")
+    name = _quantised_dtype(fields)
+    told = f"counted as {name}" if name else "counted in 16 bit unless --weight-dtype says more"
     fields.assume(
-        f"weights are quantized ({str(method)[:40]}); that does not decide the cache's format"
+        f"weights are quantized ({str(method)[:40]}), {told}; that does not decide the cache's "
+        "format"
     )
     proposed = (quantization.data.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
     scheme = next(filter(None, proposed), None)
