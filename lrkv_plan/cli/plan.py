@@ -8,6 +8,7 @@ from lrkv_plan.cli import capacity_inputs as inputs
 from lrkv_plan.cli.capacity_options import (
     EngineOption,
     KvMemoryOption,
+    NGpusOption,
     UtilisationOption,
     WeightDtypeOption,
     WeightsOption,
@@ -39,6 +40,7 @@ def plan(
     context_tokens: Annotated[
         str, typer.Option("--context-tokens", metavar="T", help="Tokens cached per sequence.")
     ] = "8k",
+    n_gpus: NGpusOption = None,
     tp_size: TpSizeOption = "1",
     budget: Annotated[
         str | None,
@@ -96,7 +98,7 @@ def plan(
         context_tokens=token_list(context_tokens, "--context-tokens")[0],
         kv_dtype=kv_dtype,
         tp_size=one_count(tp_size, "--tp-size"),
-        n_gpus=None,
+        n_gpus=n_gpus,
         weight_dtype=weight_dtype,
         weights=weights,
         utilisation=utilisation,
@@ -120,7 +122,7 @@ def plan(
     )
     stated = {
         "model": model_inputs(spec),
-        **deployment_inputs(replace(deployment, parallel=made.parallel)),
+        **deployment_inputs(replace(deployment, parallel=made.parallel, n_gpus=made.n_gpus)),
         "budget": made.budget,
         "batch_size": made.batch_size,
         "tpot_ms": tpot_ms,

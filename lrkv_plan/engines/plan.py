@@ -48,10 +48,17 @@ class Plan:
     rows: tuple[PlanRow, ...]
     refused: tuple[str, ...]
     budget: str
+    ceiling: RankCeiling
     parallel: Parallelism
+    n_replicas: int
     batch_size: int
     context_tokens: int
     rests_on: tuple[str, ...]
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.n_replicas * self.parallel.tp_size
 
 
 def make_plan(
@@ -69,7 +76,8 @@ def make_plan(
     Parameters
     ----------
     deployment : ``parallel.tp_size`` is raised to the smallest power of two at which the model's
-        own design fits one sequence, if it does not fit as given.
+        own design fits one sequence, if it does not fit as given. ``n_gpus`` are shared out among
+        as many replicas of that size as they hold; one replica when None.
     budget : cache budget for the LRKV rank and the MLA latent; the own design's cache when None,
         or half of MHA where the own design is MHA.
     batch_size : sequences at which steps are compared; when None, what the own design holds, at
@@ -80,13 +88,14 @@ def make_plan(
     UsageError
         If no GPU is named.
     RequirementError
-        If the model's own design fits on no power of two of GPUs up to 64.
+        If the model's own design fits on no power of two of GPUs up to ``n_gpus``, or 64.
     SpecError, PlacementError
         As the calculators.
     """
     if deployment.hardware is None:
         raise UsageError("a plan needs a GPU: --gpu h100-sxm")
-    deployment = _that_fits(model, deployment)
+    most_gpus = deployment.n_gpus
+    deployment = _that_fits(model, replace(deployment, n_gpus=None), most_gpus or 64)
     chosen = budget or _own_budget(model)
     ceiling = rank_ceiling(
         model, budget=chosen, alignment=deployment.rank_alignment,
@@ -107,17 +116,21 @@ def make_plan(
         rows=tuple(rows),
         refused=tuple(refused),
         budget=chosen,
+        ceiling=ceiling,
         parallel=deployment.parallel,
+        n_replicas=(most_gpus or deployment.parallel.tp_size) // deployment.parallel.tp_size,
         batch_size=batch,
         context_tokens=deployment.settings.context_tokens,
         rests_on=timer.rests_on(),
     )
 
 
-def _that_fits(model: ModelSpec, deployment: Deployment) -> Deployment:
+def _that_fits(model: ModelSpec, deployment: Deployment, most_gpus: int) -> Deployment:
     tp_size = deployment.parallel.tp_size
+    if tp_size > most_gpus:
+        raise UsageError(f"--tp-size {tp_size} takes more GPUs than --n-gpus {most_gpus}")
     reason = "no size was tried"
-    while tp_size <= 64:
+    while tp_size <= most_gpus:
         wider = replace(deployment, parallel=replace(deployment.parallel, tp_size=tp_size))
         try:
             row = capacity_row(model, wider)
@@ -129,9 +142,9 @@ def _that_fits(model: ModelSpec, deployment: Deployment) -> Deployment:
             reason = row.binds
         tp_size *= 2
     raise RequirementError(
-        f"{model.name}: no tensor-parallel size up to 64 holds a sequence of "
-        f"{deployment.settings.context_tokens:,} tokens ({reason}); use a shorter context or a "
-        "smaller format"
+        f"{model.name}: no tensor-parallel size up to {most_gpus} holds a sequence of "
+        f"{deployment.settings.context_tokens:,} tokens ({reason}); use a shorter context, a "
+        "smaller format or more GPUs"
     )
 
 
@@ -151,9 +164,18 @@ def _designs(model: ModelSpec, ceiling: RankCeiling) -> list[tuple[str, str | No
         others.insert(1, ("GQA in the budget", ceiling.grouped.text))
     if ceiling.latent is not None:
         others.append(("MLA in the budget", _usual_latent(model, ceiling)))
-    others.append(("LRKV, aligned rank in the budget", ceiling.aligned.text))
+    others += _low_rank(ceiling)
     shortest = own.split(",")[0]
     return designs + [(role, text) for role, text in others if text not in (own, shortest)]
+
+
+def _low_rank(ceiling: RankCeiling) -> list[tuple[str, str]]:
+    """The aligned rank, without rotary positions and with keys rotated as they are rebuilt."""
+    text = ceiling.aligned.text
+    if ceiling.aligned.value == 0:
+        return [("LRKV, no aligned rank in the budget", text)]
+    rotated = f"{text},position=rope_expand"
+    return [("LRKV, aligned rank in the budget", text), ("LRKV, keys rotated", rotated)]
 
 
 def _usual_latent(model: ModelSpec, ceiling: RankCeiling) -> str:

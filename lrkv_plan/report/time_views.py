@@ -21,13 +21,20 @@ def milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.4g}"
 
 
+LRKV_POSITIONS = (
+    "LRKV keeps rotary positions exact with position=rope_expand (keys rebuilt, more arithmetic); "
+    "without it the basis must be trained for rotation in rank space, or positions are another kind"
+)
+
+
 def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
     """One page for a decision."""
     rows = [_plan_row(plan, row) for row in plan.rows]
-    gpu = plan.rows[0].capacity.gpu
+    gpu, each = plan.rows[0].capacity.gpu, plan.parallel.tp_size
+    replicas = f" in {plan.n_replicas} replicas of {each}" if plan.n_replicas > 1 else ""
     return Table(
-        title=f"Plan for {model.name} on {plan.parallel.tp_size} x {gpu}, "
-        f"{plan.context_tokens:,} tokens a sequence; steps at {plan.batch_size} sequences",
+        title=f"Plan for {model.name} on {plan.n_gpus} x {gpu}{replicas}, "
+        f"{plan.context_tokens:,} tokens a sequence; steps at batch {plan.batch_size:,}",
         inputs=inputs,
         rows=rows,
         columns=(
@@ -45,10 +52,13 @@ def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
             Column(key="against_own_design", title="against own design", is_number=False),
         ),
         remarks=(
-            f"budget for LRKV, GQA and MLA: {plan.budget}",
-            "fits: full-length sequences that one engine's cache holds",
+            f"budget for LRKV, GQA and MLA: {plan.budget}; the largest rank in it is "
+            f"{plan.ceiling.largest.value}, {plan.ceiling.aligned.value} as a multiple of "
+            f"{plan.ceiling.alignment}",
+            "fits: full-length sequences that the cache of one replica holds",
             "admitted: the smaller of what fits and what meets --tpot-ms; tok/s are at that batch, "
             "decode only",
+            LRKV_POSITIONS,
             *(f"refused: {reason}" for reason in plan.refused),
             *(f"rests on: {note}" for note in plan.rests_on),
             *model.remarks,
@@ -90,6 +100,9 @@ def _plan_row(plan: Plan, row: PlanRow) -> dict[str, Any]:
         "tokens_per_s_per_gpu": admitted and admitted.tokens_per_s_per_gpu,
         "usd_per_million_tokens": admitted and admitted.usd_per_million_tokens,
         "joules_per_token_at_most": admitted and admitted.joules_per_token_at_most,
+        "n_replicas": plan.n_replicas,
+        "admitted_on_all_gpus": plan.n_replicas * (admitted.sequences if admitted else 0),
+        "tokens_per_s_on_all_gpus": admitted and plan.n_gpus * admitted.tokens_per_s_per_gpu,
         "against_own_design": crossover and describe(crossover, ["own", row.attention], "tokens"),
         "crossings": [] if crossover is None else [as_row(c) for c in crossover.crossings],
     }

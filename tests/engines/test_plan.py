@@ -18,6 +18,7 @@ from lrkv_plan.engines.registry import engine_named
 from lrkv_plan.errors import RequirementError, UsageError
 from lrkv_plan.specs.engine_settings import EngineSettings
 from lrkv_plan.specs.loader import load_all_hardware
+from lrkv_plan.specs.serving import Parallelism
 
 H200 = load_hardware("h200")
 LLAMA8, LLAMA70 = load_model("llama-3.1-8b"), load_model("llama-3.1-70b")
@@ -78,13 +79,8 @@ def test_speculation_divides_the_step_by_what_is_accepted() -> None:
 def test_a_plan_has_every_family_and_says_what_it_rests_on() -> None:
     plan = make_plan(LLAMA8, deployment(), relatives=RELATIVES)
     assert plan.rows[0].role == "own design"
-    assert [row.attention.split(":")[0] for row in plan.rows] == [
-        "gqa",
-        "mha",
-        "mqa",
-        "mla",
-        "lrkv",
-    ]
+    designs = ["gqa:8", "mha", "mqa", "mla:512+64", "lrkv:16", "lrkv:16,position=rope_expand"]
+    assert [row.attention for row in plan.rows] == designs
     assert plan.budget == "gqa:8"
     assert plan.rows[0].against_own is None
     assert all(row.against_own is not None for row in plan.rows[1:])
@@ -104,11 +100,27 @@ def test_a_plan_takes_the_smallest_group_that_holds_a_sequence() -> None:
         make_plan(LLAMA8, replace(deployment(), hardware=None))
 
 
+def test_gpus_are_shared_out_among_replicas_of_the_smallest_group() -> None:
+    plan = make_plan(LLAMA70, deployment("h200", n_gpus=7))
+    assert (plan.parallel.tp_size, plan.n_replicas, plan.n_gpus) == (2, 3, 6)
+    with pytest.raises(RequirementError, match="up to 1 holds"):
+        make_plan(LLAMA70, deployment("h200", n_gpus=1))
+    with pytest.raises(UsageError, match="more GPUs than"):
+        make_plan(LLAMA70, deployment("h200", n_gpus=2, parallel=Parallelism(tp_size=4)))
+
+
+def test_where_no_multiple_fits_rank_0_is_planned_once_and_the_largest_named() -> None:
+    # TP 2: gqa:8 leaves 4 * 2 * 128 = 1024 scalars a layer and GPU; 2 (128 + 32 r) <= 1024: 12.
+    plan = make_plan(LLAMA70, deployment("h200"))
+    assert [row.attention for row in plan.rows][-2:] == ["mla:512+64", "lrkv:0"]
+    assert (plan.ceiling.largest.value, plan.ceiling.aligned.value) == (12, 0)
+
+
 def test_an_mha_model_is_planned_at_half_its_cache() -> None:
     plan = make_plan(load_model("llama-2-7b"), deployment(context=4096))
     assert plan.budget == "50%"
     # 128 (1/2 - 1/32) = 60, aligned to 48; GQA with half the heads
-    assert [row.attention for row in plan.rows][-1] == "lrkv:48"
+    assert [row.attention for row in plan.rows][-2:] == ["lrkv:48", "lrkv:48,position=rope_expand"]
     assert "gqa:16" in [row.attention for row in plan.rows]
 
 
