@@ -27,6 +27,7 @@ from kernel_fit_tables import (
 )
 
 from lrkv_plan.calculators.allreduce_time import DATASHEET_EFFICIENCY, DATASHEET_T0_S
+from lrkv_plan.calibration.bands import band
 from lrkv_plan.calibration.fit_allreduce import AllReduceSamples, fit_allreduce, log_errors
 from lrkv_plan.calibration.samples import (
     GroupKey,
@@ -38,7 +39,6 @@ from lrkv_plan.calibration.samples import (
 from lrkv_plan.calibration.selection import (
     MIN_CELL_POINTS,
     at_random,
-    band,
     best_partition,
     by_context,
     by_head_configuration,

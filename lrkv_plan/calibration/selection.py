@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from lrkv_plan.calculators.kernel_time import FORMS
+from lrkv_plan.calibration.bands import band, n_independent
 from lrkv_plan.calibration.fit import MIN_POINTS, KernelFit, fit_kernel
 from lrkv_plan.errors import CalibrationError
 
@@ -58,11 +59,12 @@ class CellFit:
     cell: Cell
     fit: KernelFit
     left_out: FloatArray
+    shape: npt.NDArray[np.intp]  # the head configuration of each left-out row
 
     @property
     def band90(self) -> tuple[float, float]:
         """Factors that hold 90 % of the left-out rows."""
-        return band(self.left_out)
+        return band(self.left_out, n_independent=n_independent(self.left_out, self.shape))
 
 
 ONE, SHARED = (1, 1), (2, 65_536)
@@ -86,13 +88,20 @@ def by_head_configuration(samples: KernelSamples, n_folds: int = 4, seed: int = 
     """Folds that leave whole head configurations out; random rows where there are too few."""
     import numpy as np
 
-    shapes = np.column_stack((samples.n_heads, samples.n_kv_heads, samples.head_dim))
-    _, which = np.unique(shapes, axis=0, return_inverse=True)
+    which = shape_index(samples)
     n_shapes = int(which.max()) + 1
     if n_shapes < 3:
         return at_random(samples, n_folds, seed)
     order = np.random.default_rng(seed).permutation(n_shapes)
-    return _folds(order[which.ravel()] % n_folds, n_folds)
+    return _folds(order[which] % n_folds, n_folds)
+
+
+def shape_index(samples: KernelSamples) -> npt.NDArray[np.intp]:
+    """A number for the head configuration of each call."""
+    import numpy as np
+
+    shapes = np.column_stack((samples.n_heads, samples.n_kv_heads, samples.head_dim))
+    return np.unique(shapes, axis=0, return_inverse=True)[1].ravel()
 
 
 def at_random(samples: KernelSamples, n_folds: int = 4, seed: int = 0) -> list[Fold]:
@@ -143,7 +152,11 @@ def best_cell(samples: KernelSamples, cell: Cell, forms: tuple[str, ...] = FORMS
             chosen = (cost, form, errors)
     if chosen is None:
         return None
-    return CellFit(cell=cell, fit=fit_kernel(inside, chosen[1]), left_out=chosen[2])
+    shape = shape_index(inside)
+    return CellFit(
+        cell=cell, fit=fit_kernel(inside, chosen[1]), left_out=chosen[2],
+        shape=np.concatenate([shape[judged] for _, judged in folds]),
+    )  # fmt: skip
 
 
 def best_partition(
@@ -217,16 +230,6 @@ def judged(
             continue
         errors[left_out], inside[left_out] = predicted_log_errors(cells, samples.where(left_out))
     return errors, inside
-
-
-def band(log_errors: FloatArray, share: float = 0.9) -> tuple[float, float]:
-    """Factors that hold ``share`` of exp(log_errors), with the n + 1 rule of small samples."""
-    import numpy as np
-
-    n = len(log_errors)
-    tail = max(0.0, (1 - share) / 2 - share / 2 / n) if n else 0.0
-    low, high = np.quantile(log_errors, (tail, 1 - tail)) if n else (0.0, 0.0)
-    return float(np.exp(low)), float(np.exp(high))
 
 
 def _cost(log_errors: FloatArray) -> float:
