@@ -237,8 +237,13 @@ def describe(crossover: Crossover, labels: Sequence[str], what: str) -> str:
         if crossover.faster_first is None:
             return f"never: {labels[0]} and {labels[1]} are equally fast"
         leader = labels[crossover.faster_first]
-        return f"always {leader}, from {crossover.low:,} to {crossover.high:,} {what}"
-    places = (f"{labels[c.faster_after]} from {c.at:,} {what}" for c in crossover.crossings)
+        return f"always {leader}, from {crossover.low:,} to {_place(crossover.high, what)}"
+    places = (f"{labels[c.faster_after]} from {_place(c.at, what)}" for c in crossover.crossings)
     first = crossover.faster_first
     start = f"{labels[first]} first, " if first is not None else ""
     return start + ", then ".join(places)
+
+
+def _place(value: int, what: str) -> str:
+    """A rank is a place, everything else an amount: rank 5, but 5 context tokens."""
+    return f"rank {value:,}" if what == "rank" else f"{value:,} {what}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -85,8 +86,9 @@ def read_rows(path: Path, needed: tuple[str, ...] = _NEEDED) -> list[dict[str, s
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise CalibrationError(f"{path}: cannot be read: {error}") from None
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CalibrationError(f"{path}: cannot be read: {reason}; check the path") from None
     reader = csv.DictReader(io.StringIO(text))
     missing = [name for name in needed if name not in (reader.fieldnames or ())]
     if missing:

@@ -72,7 +72,7 @@ def crossover(
 
     Example: lrkv-plan crossover llama-3.1-8b --gpu h200 --attention gqa:8 --attention mla:512+64
     """
-    from lrkv_plan.engines.comparing import compare
+    from lrkv_plan.engines.comparing import at_rank, compare
     from lrkv_plan.report.time_views import crossover_table
     from lrkv_plan.report.views import model_inputs
     from lrkv_plan.specs.loader import load_all_hardware, load_hardware
@@ -105,4 +105,5 @@ def crossover(
         "weight_dtype": weight_dtype or spec.weight_dtype,
         **point,
     }
-    return crossover_table(spec, stated, attention, answer.crossover, answer.sides, answer.rests_on)
+    labels = [at_rank(text, "RANK") if over.value == "rank" else text for text in attention]
+    return crossover_table(spec, stated, labels, answer.crossover, answer.sides, answer.rests_on)

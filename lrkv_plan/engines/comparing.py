@@ -90,7 +90,7 @@ def compare(
     notes = (note for text in ends for note in built(text, point["tp_size"]).remarks)
     return Comparison(
         crossover=crossover,
-        sides=tuple(_sides(crossover, texts, steps_at)),
+        sides=tuple(_sides(crossover, texts, steps_at, over_rank=over == "rank")),
         rests_on=tuple(dict.fromkeys(notes)),
     )
 
@@ -146,8 +146,8 @@ def _stacked(steps: list[StepTime]) -> StepTime:
     return StepTime(**columns)
 
 
-def at_rank(text: str, rank: int) -> str:
-    """``lrkv:N,...`` with another rank; designs without a rank stay."""
+def at_rank(text: str, rank: int | str) -> str:
+    """``lrkv:N,...`` with another rank, or a word for it; designs without a rank stay."""
     if not _has_rank(text):
         return text
     head, comma, options = text.partition(",")
@@ -181,7 +181,9 @@ def _sizes(built: Any, texts: tuple[str, str], at_most: int | None) -> list[int]
     return sizes
 
 
-def _sides(crossover: Crossover, texts: tuple[str, str], steps_at: Any) -> list[dict[str, Any]]:
+def _sides(
+    crossover: Crossover, texts: tuple[str, str], steps_at: Any, *, over_rank: bool
+) -> list[dict[str, Any]]:
     places = [crossover.low]
     for crossing in crossover.crossings:
         places += [max(crossover.low, crossing.at - 1), crossing.at]
@@ -195,7 +197,7 @@ def _sides(crossover: Crossover, texts: tuple[str, str], steps_at: Any) -> list[
             rows.append(
                 {
                     "place": place,
-                    "design": text,
+                    "design": at_rank(text, place) if over_rank else text,
                     "step_s": float(step.step_s),
                     "low_s": float(step.low_s),
                     "high_s": float(step.high_s),

@@ -21,6 +21,7 @@ def milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.4g}"
 
 
+_COUNTED = {"tp_size": "GPUs", "batch_size": "sequences"}
 LRKV_POSITIONS = (
     "LRKV keeps rotary positions exact with position=rope_expand (keys rebuilt, more arithmetic); "
     "without it the basis must be trained for rotation in rank space, or positions are another kind"
@@ -117,8 +118,8 @@ def crossover_table(
     rests_on: Sequence[str],
 ) -> Table:
     """Where the ranking of two designs changes, and what decides on either side."""
-    variable = inputs["over"]
-    answer = describe(crossover, labels, str(variable).replace("_", " "))
+    variable = str(inputs["over"])
+    answer = describe(crossover, labels, _COUNTED.get(variable, variable.replace("_", " ")))
     rows = [_crossing_row(labels, crossover, index) for index in range(len(crossover.crossings))]
     return Table(
         title=f"{labels[0]} against {labels[1]} for {model.name}: {answer}",
@@ -126,7 +127,9 @@ def crossover_table(
         rows=rows or [{"variable": variable, "answer": answer, "at": None}],
         shown_rows=list(sides),
         columns=(
-            Column(key="place", title=str(variable).replace("_", " "), text=count),
+            Column(
+                key="place", title=_COUNTED.get(variable, variable.replace("_", " ")), text=count
+            ),
             Column(key="design", title="design", is_number=False),
             Column(key="step_s", title="step ms", text=milliseconds),
             Column(key="low_s", title="at best", text=milliseconds),
