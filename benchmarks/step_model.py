@@ -17,7 +17,7 @@ import numpy as np
 
 from lrkv_plan import load_hardware, load_model, swap_attention
 from lrkv_plan.calculators.step_model import step_grid, step_model
-from lrkv_plan.engines.planning import Deployment
+from lrkv_plan.engines.deployment import Deployment
 from lrkv_plan.engines.registry import engine_named, pool_of
 from lrkv_plan.specs.engine_settings import EngineSettings
 from lrkv_plan.specs.serving import Parallelism

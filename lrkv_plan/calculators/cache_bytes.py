@@ -10,24 +10,26 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, overload
 
-from lrkv_plan.attention.families import layout_of
-from lrkv_plan.attention.layout import AttentionLayout
 from lrkv_plan.calculators.exact import (
     as_count,
     exact_product,
     exact_sum,
     largest,
-    minimum,
     over_each,
     simplest,
 )
-from lrkv_plan.dtypes import StorageFormat, storage_format
-from lrkv_plan.errors import PlacementError
+from lrkv_plan.calculators.layer_cache import (
+    fixed_bytes_per_gpu,
+    group_row_bytes,
+    keeps_context_rows,
+    rows_kept,
+)
+from lrkv_plan.dtypes import storage_format
 from lrkv_plan.specs.attention_text import swap_attention
-from lrkv_plan.specs.model import FixedTensor, LayerGroup, ModelSpec
+from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
-    from lrkv_plan.calculators.exact import Count, Exact, IntArray
+    from lrkv_plan.calculators.exact import Exact, IntArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,23 +44,6 @@ class CacheBytes:
     def total(self) -> Exact:
         """Keys and values, sparse-index keys and recurrent state together. [bytes]"""
         return exact_sum(self.kv_bytes, self.index_bytes, self.state_bytes)
-
-
-def row_bytes_per_layer(
-    layout: AttentionLayout, storage: StorageFormat, tp_size: int = 1
-) -> Fraction:
-    """Bytes that one layer keeps per token on one GPU: sum_i c_i(P) row_bytes(w_i). [bytes]
-
-    c_i(P) is c_i for a replicated tensor and max(1, c_i / P) for one dealt out by copy.
-    """
-    layout.check_tp_size(tp_size)
-    return sum(
-        (
-            t.copies_per_gpu(tp_size) * storage.of_tensor(t.name).row_bytes(t.width)
-            for t in layout.cached
-        ),
-        start=Fraction(0),
-    )
 
 
 @overload
@@ -104,9 +89,9 @@ def bytes_per_token(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: Any = 
 
     def at(size: int) -> int | Fraction:
         kept = (
-            group.count * _group_row_bytes(model, group, storage, size)
+            group.count * group_row_bytes(model, group, storage, size)
             for group in model.layers
-            if _keeps_context_rows(group)
+            if keeps_context_rows(group)
         )
         return simplest(sum(kept, start=Fraction(0)))
 
@@ -137,7 +122,7 @@ def encoder_bytes_per_token(
     """Cross-attention bytes per encoder token on one GPU. [bytes/encoder token]"""
     storage = storage_format(kv_dtype)
     total = sum(
-        (group.count * _group_row_bytes(model, group, storage, tp_size)
+        (group.count * group_row_bytes(model, group, storage, tp_size)
          for group in model.layers if group.cached_over == "encoder"),
         start=Fraction(0),
     )  # fmt: skip
@@ -196,7 +181,7 @@ def cache_bytes(
     for group in model.layers:
         rows = rows_kept(group, context, encoder)
         if rows is not None:
-            scale = group.count * _group_row_bytes(model, group, storage, tp_size)
+            scale = group.count * group_row_bytes(model, group, storage, tp_size)
             kv_parts.append(exact_product(scale, rows, batch))
         for tensor in group.index:
             index_scale = group.count * fixed_bytes_per_gpu(tensor, tp_size)
@@ -226,40 +211,3 @@ def ratio_to_mha(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: int = 1) 
     if not reference:
         return None
     return Fraction(bytes_per_token(model, kv_dtype=kv_dtype, tp_size=tp_size)) / reference
-
-
-def fixed_bytes_per_gpu(tensor: FixedTensor, tp_size: int) -> int:
-    """Bytes of a fixed tensor on one GPU of ``tp_size``. [bytes]
-
-    Raises
-    ------
-    PlacementError
-        If its copies can neither be dealt out nor repeated evenly.
-    """
-    if tensor.sharding == "replicated":
-        return tensor.copies * tensor.bytes_per_copy
-    if tensor.copies % tp_size and tp_size % tensor.copies:
-        raise PlacementError(
-            f"tp_size {tp_size}: {tensor.copies} copies of {tensor.name} can neither be dealt out "
-            "nor repeated evenly"
-        )
-    return max(1, tensor.copies // tp_size) * tensor.bytes_per_copy
-
-
-def _group_row_bytes(
-    model: ModelSpec, group: LayerGroup, storage: StorageFormat, tp_size: int
-) -> Fraction:
-    if group.attention is None:
-        return Fraction(0)
-    return row_bytes_per_layer(layout_of(group.attention, model.model_dim), storage, tp_size)
-
-
-def _keeps_context_rows(group: LayerGroup) -> bool:
-    return group.attention is not None and not group.reuses_cache and group.cached_over == "context"
-
-
-def rows_kept(group: LayerGroup, context: Count, encoder: Count) -> Count | None:
-    """Rows that one sequence keeps in each layer of the group; None where it keeps none."""
-    if _keeps_context_rows(group):
-        return minimum(context, group.window_tokens)
-    return encoder if group.cached_over == "encoder" else None

@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.attention.families import layout_of
+from lrkv_plan.calculators.budget_fit import Fit, budget_bytes, infeasible, largest_fitting
 from lrkv_plan.calculators.cache_bytes import bytes_per_token, reference_mha
 from lrkv_plan.calculators.decode_work import arithmetic_ratio_limit, arithmetic_ratio_to_mha
 from lrkv_plan.calculators.exact import as_count, over_each, simplest
@@ -25,20 +26,6 @@ from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.budget_text import Budget, parse_budget
 from lrkv_plan.specs.low_rank_options import LowRankOptions
 from lrkv_plan.specs.model import ModelSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fit:
-    """A design that fits a budget. Bytes are per token on one GPU. [bytes/token]"""
-
-    value: int  # rank, key/value heads, or latent width
-    text: str
-    bytes_per_token_per_gpu: int | Fraction
-    spare_bytes_per_token_per_gpu: int | Fraction
-    ratio_to_mha: Fraction
-    kv_params_ratio: Fraction | None
-    arithmetic_ratio: Fraction | None  # decode multiply-adds over MHA's at ``context_tokens``
-    arithmetic_ratio_limit: Fraction | None  # the same as the context grows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +124,7 @@ def rank_ceiling(
     best = largest(range(0, top + 1, step), variant.text)
     if best is None:
         base = bytes_of(variant.text(0))
-        raise RequirementError(_infeasible(wanted, limit, base, base / mha))
+        raise RequirementError(infeasible(wanted, limit, base, base / mha))
     aligned = largest(range(0, top + 1, math.lcm(step, alignment)), variant.text)
     assert aligned is not None, "rank 0 is a multiple of every alignment"
     following = best.value + step
@@ -155,38 +142,6 @@ def rank_ceiling(
         latent=_largest_latent(model, latent_rope_dim, largest),
         alignment=alignment,
     )
-
-
-def largest_fitting(
-    values: Sequence[int], bytes_of: Callable[[int], Fraction], limit: Fraction
-) -> int | None:
-    """The last of ascending ``values`` with bytes_of(value) <= limit, or None.
-
-    ``bytes_of`` must not fall as its argument grows.
-    """
-    low, high = 0, len(values)  # values[:low] fit, values[high:] do not
-    while low < high:
-        middle = (low + high) // 2
-        if bytes_of(values[middle]) <= limit:
-            low = middle + 1
-        else:
-            high = middle
-    return values[low - 1] if low else None
-
-
-def budget_bytes(
-    model: ModelSpec, budget: Budget, *, tp_size: int = 1, kv_dtype: str = "bf16"
-) -> Fraction:
-    """The budget in bytes per token on one GPU. [bytes/token]
-
-    A share and a design are compared with the same GPUs and format; bytes over the group are
-    divided by its GPUs.
-    """
-    if budget.bytes_per_token is not None:
-        return Fraction(budget.bytes_per_token, 1 if budget.per_gpu else tp_size)
-    share = Fraction(1) if budget.share_of_mha is None else budget.share_of_mha
-    other = reference_mha(model) if budget.design is None else swap_attention(model, budget.design)
-    return share * bytes_per_token(other, kv_dtype=kv_dtype, tp_size=tp_size)
 
 
 def bytes_per_token_at_ranks(
@@ -220,14 +175,6 @@ def bytes_per_token_at_ranks(
         return held
 
     return over_each("rank", ranks, at)
-
-
-def _infeasible(budget: Budget, limit: Fraction, base: Fraction, share: Fraction) -> str:
-    return (
-        f"no rank fits the budget {budget.text} ({float(limit):,.6g} B per token and GPU): rank 0 "
-        f"already takes {float(base):,.6g} B; the smallest feasible budget is "
-        f"{share} = {float(share):.4%} of MHA"
-    )
 
 
 def _one_count(name: str, value: int) -> int:

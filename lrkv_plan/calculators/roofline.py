@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lrkv_plan.calculators.step_work import attention_work
+from lrkv_plan.calculators.attention_work import attention_work
 from lrkv_plan.errors import SpecError, UsageError, did_you_mean
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec

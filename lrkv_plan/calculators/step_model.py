@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.calculators.allreduce_time import allreduce_model, allreduce_time
+from lrkv_plan.calculators.attention_work import AttentionWork
 from lrkv_plan.calculators.kernel_lookup import kernel_model
 from lrkv_plan.calculators.kernel_time import KernelModel
 from lrkv_plan.calculators.roofline import peak_of
 from lrkv_plan.calculators.step_time import StepModel, StepTime, step_time
-from lrkv_plan.calculators.step_work import AttentionWork, step_work
+from lrkv_plan.calculators.step_work import step_work
 from lrkv_plan.dtypes import storage_format
 from lrkv_plan.errors import SpecError
 from lrkv_plan.specs.hardware import HardwareProfile

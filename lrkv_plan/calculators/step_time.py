@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.calculators.attention_work import AttentionWork
 from lrkv_plan.calculators.exact import is_array
 from lrkv_plan.calculators.kernel_time import KernelModel, kernel_time
-from lrkv_plan.calculators.step_work import AttentionWork, StepWork
+from lrkv_plan.calculators.step_work import StepWork
 
 if TYPE_CHECKING:
     from lrkv_plan.calculators.kernel_time import Number

@@ -11,8 +11,8 @@ from lrkv_plan.errors import UsageError, shown
 
 if TYPE_CHECKING:
     from lrkv_plan.engines.answers import Answer
+    from lrkv_plan.engines.deployment import Checkpoint, Deployment
     from lrkv_plan.engines.latency import LatencyTarget
-    from lrkv_plan.engines.planning import Checkpoint, Deployment
     from lrkv_plan.specs.engine_settings import EngineSettings
     from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.lengths import Population
@@ -75,7 +75,7 @@ def checkpoint_beside(argument: str, model: "ModelSpec") -> "Checkpoint | None":
         If they are there and incomplete or corrupt.
     """
     from lrkv_plan.checkpoint.headers import checkpoint_weights, has_checkpoint
-    from lrkv_plan.engines.planning import Checkpoint
+    from lrkv_plan.engines.deployment import Checkpoint
 
     path = Path(argument)
     folder = path if path.is_dir() else path.parent
@@ -119,7 +119,7 @@ def deployments(
     """One deployment per tensor-parallel size and context."""
     from dataclasses import replace
 
-    from lrkv_plan.engines.planning import Deployment
+    from lrkv_plan.engines.deployment import Deployment
 
     lengths = list(contexts)
     return [
@@ -162,7 +162,7 @@ def one_deployment(
     spec_dir: Path | None,
 ) -> "Deployment":
     """The deployment of ``rank --fit-sequences``."""
-    from lrkv_plan.engines.planning import Deployment
+    from lrkv_plan.engines.deployment import Deployment
     from lrkv_plan.engines.registry import engine_named
     from lrkv_plan.specs.engine_settings import EngineSettings
     from lrkv_plan.specs.loader import load_hardware

@@ -73,8 +73,8 @@ def crossover(
     Example: lrkv-plan crossover llama-3.1-8b --gpu h200 --attention gqa:8 --attention mla:512+64
     """
     from lrkv_plan.engines.comparing import at_rank, compare
+    from lrkv_plan.report.spec_views import model_inputs
     from lrkv_plan.report.time_views import crossover_table
-    from lrkv_plan.report.views import model_inputs
     from lrkv_plan.specs.loader import load_all_hardware, load_hardware
 
     if len(attention) != 2:

@@ -18,7 +18,7 @@ def hardware(ctx: typer.Context, spec_dir: SpecDirOption = None) -> Table | None
     """List the shipped hardware profiles, or show one."""
     if ctx.invoked_subcommand is not None:
         return None
-    from lrkv_plan.report.views import hardware_table
+    from lrkv_plan.report.spec_views import hardware_table
     from lrkv_plan.specs.loader import HARDWARE_FOLDER, load_hardware, shipped_files
 
     return hardware_table([load_hardware(p) for p in shipped_files(HARDWARE_FOLDER, spec_dir)])
@@ -34,7 +34,7 @@ def show(
 
     Example: lrkv-plan hardware show h100-sxm
     """
-    from lrkv_plan.report.views import hardware_document
+    from lrkv_plan.report.spec_views import hardware_document
     from lrkv_plan.specs.loader import find_hardware
     from lrkv_plan.specs.strict_files import read_text
 

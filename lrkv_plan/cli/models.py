@@ -17,7 +17,7 @@ def models(ctx: typer.Context, spec_dir: SpecDirOption = None) -> Table | None:
     """List the shipped models, show one, or import a Hugging Face config.json."""
     if ctx.invoked_subcommand is not None:
         return None
-    from lrkv_plan.report.views import models_table
+    from lrkv_plan.report.spec_views import models_table
     from lrkv_plan.specs.attention_text import design_label
     from lrkv_plan.specs.loader import MODEL_FOLDER, shipped_files
 
@@ -32,7 +32,7 @@ def show(model: ModelArgument, spec_dir: SpecDirOption = None) -> Table:
 
     Example: lrkv-plan models show qwen3-32b
     """
-    from lrkv_plan.report.views import model_document
+    from lrkv_plan.report.spec_views import model_document
 
     return model_document(load(model, spec_dir))
 
@@ -44,6 +44,6 @@ def import_model(model: ModelArgument) -> Table:
 
     Example: lrkv-plan models import ./Qwen3-32B/config.json -o qwen3-32b.yaml
     """
-    from lrkv_plan.report.views import model_document
+    from lrkv_plan.report.spec_views import model_document
 
     return model_document(load(model))

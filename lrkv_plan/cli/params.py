@@ -37,7 +37,7 @@ def params(
     Example: lrkv-plan params llama-3.1-8b --attention mha --attention lrkv:24 --match-params
     """
     from lrkv_plan.calculators.comparison import params_rows
-    from lrkv_plan.report.views import params_table
+    from lrkv_plan.report.weight_views import params_table
 
     spec = load(model, spec_dir)
     rows = params_rows(spec, attention or (), match_params=match_params)

@@ -87,8 +87,8 @@ def plan(
     from lrkv_plan.engines.latency import Speculation
     from lrkv_plan.engines.plan import make_plan
     from lrkv_plan.report.capacity_views import deployment_inputs
+    from lrkv_plan.report.spec_views import model_inputs
     from lrkv_plan.report.time_views import plan_table
-    from lrkv_plan.report.views import model_inputs
     from lrkv_plan.specs.loader import load_all_hardware
 
     spec = load(model, spec_dir)

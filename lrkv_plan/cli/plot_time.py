@@ -136,7 +136,7 @@ def crossover_map(
     from lrkv_plan.engines.crossover_grid import column_labels, map_columns
     from lrkv_plan.report.captions import caption, gpus
     from lrkv_plan.report.series.crossovers import crossover_map as series
-    from lrkv_plan.report.views import model_inputs
+    from lrkv_plan.report.spec_views import model_inputs
     from lrkv_plan.specs.loader import load_all_hardware, load_hardware
 
     limits = token_list(context_tokens, "--context-tokens")
@@ -194,7 +194,7 @@ def step_stack(
     from lrkv_plan.calculators.step_model import step_model
     from lrkv_plan.report.captions import caption, gpus
     from lrkv_plan.report.series.steps import step_stack as series
-    from lrkv_plan.report.views import model_inputs
+    from lrkv_plan.report.spec_views import model_inputs
     from lrkv_plan.specs.loader import load_all_hardware, load_hardware
 
     spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)

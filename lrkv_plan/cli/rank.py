@@ -100,7 +100,7 @@ def rank(
     Example: lrkv-plan rank lrkv-paper-2.5b --budget 50%
     """
     from lrkv_plan.dtypes import storage_format
-    from lrkv_plan.report.views import model_inputs
+    from lrkv_plan.report.spec_views import model_inputs
     from lrkv_plan.specs.low_rank_options import LowRankOptions
 
     if (budget is None) == (fit_sequences is None):
@@ -134,7 +134,7 @@ def rank(
     }
     if budget is not None:
         from lrkv_plan.calculators.rank_ceiling import rank_ceiling
-        from lrkv_plan.report.views import rank_table
+        from lrkv_plan.report.rank_views import rank_table
 
         answer = rank_ceiling(
             spec,
@@ -149,7 +149,7 @@ def rank(
         return rank_table(spec, stated, answer)
 
     from lrkv_plan.engines.rank_fit import rank_for_sequences
-    from lrkv_plan.report.capacity_views import rank_fit_table
+    from lrkv_plan.report.rank_views import rank_fit_table
 
     deployment = inputs.one_deployment(
         gpu=gpu,

@@ -60,11 +60,11 @@ def roofline(
 
     Example: lrkv-plan roofline deepseek-v3 --gpu h200 --tp-size 8
     """
+    from lrkv_plan.calculators.attention_work import paths_of
     from lrkv_plan.calculators.comparison import designs
     from lrkv_plan.calculators.roofline import roofline_point
-    from lrkv_plan.calculators.step_work import paths_of
+    from lrkv_plan.report.spec_views import model_inputs
     from lrkv_plan.report.time_views import roofline_table
-    from lrkv_plan.report.views import model_inputs
     from lrkv_plan.specs.loader import load_hardware
 
     spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)

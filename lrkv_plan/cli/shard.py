@@ -37,7 +37,8 @@ def shard(
     """
     from lrkv_plan.calculators.comparison import shard_rows
     from lrkv_plan.dtypes import storage_format
-    from lrkv_plan.report.views import model_inputs, shard_table
+    from lrkv_plan.report.spec_views import model_inputs
+    from lrkv_plan.report.weight_views import shard_table
 
     spec = load(model, spec_dir)
     sizes = count_list(tp_size, "--tp-size")

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-from lrkv_plan.calculators.rank_ceiling import largest_fitting
-from lrkv_plan.engines.planning import CapacityRow, Deployment, capacity_row
+from lrkv_plan.calculators.budget_fit import largest_fitting
+from lrkv_plan.engines.deployment import Deployment
+from lrkv_plan.engines.planning import CapacityRow, capacity_row
 from lrkv_plan.errors import PlanError
 from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.low_rank_options import LowRankOptions

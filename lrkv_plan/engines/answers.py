@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from lrkv_plan.calculators.step_model import step_model
 from lrkv_plan.engines.advice import what_to_try
+from lrkv_plan.engines.deployment import Deployment
 from lrkv_plan.engines.latency import Admission, LatencyTarget, admission
-from lrkv_plan.engines.planning import CapacityRow, Deployment, capacity_row, smallest_layout
+from lrkv_plan.engines.planning import CapacityRow, capacity_row, smallest_layout
 from lrkv_plan.errors import PlacementError, UsageError
 from lrkv_plan.specs.attention_text import design_label
 from lrkv_plan.specs.model import ModelSpec

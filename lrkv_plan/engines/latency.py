@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from lrkv_plan.calculators.rank_ceiling import largest_fitting
+from lrkv_plan.calculators.budget_fit import largest_fitting
 from lrkv_plan.calculators.step_time import StepModel, StepTime, step_time
 from lrkv_plan.errors import UsageError
 from lrkv_plan.specs.hardware import HardwareProfile

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.attention.families import layout_of
-from lrkv_plan.calculators.cache_bytes import fixed_bytes_per_gpu, row_bytes_per_layer
+from lrkv_plan.calculators.layer_cache import fixed_bytes_per_gpu, row_bytes_per_layer
 from lrkv_plan.dtypes import StorageFormat, storage_format
 from lrkv_plan.engines.blocks import ceil_div, smaller
 from lrkv_plan.specs.engine_settings import EngineSettings

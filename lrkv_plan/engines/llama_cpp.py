@@ -10,8 +10,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from lrkv_plan.calculators.budget_fit import largest_fitting
 from lrkv_plan.calculators.exact import over_each, simplest
-from lrkv_plan.calculators.rank_ceiling import largest_fitting
 from lrkv_plan.engines.blocks import ceil_div
 from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes, payload_of, rate
 from lrkv_plan.engines.pool import Pool, waste_of

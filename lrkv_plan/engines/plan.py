@@ -12,10 +12,12 @@ from lrkv_plan.calculators.parameters import kv_params_ratio_to_mha, parameter_c
 from lrkv_plan.calculators.rank_ceiling import RankCeiling, rank_ceiling
 from lrkv_plan.calculators.step_model import step_model
 from lrkv_plan.calculators.step_time import StepModel, StepTime, step_time
+from lrkv_plan.engines.deployment import Deployment
 from lrkv_plan.engines.latency import Admission, Speculation, admission
-from lrkv_plan.engines.planning import CapacityRow, Deployment, capacity_row
-from lrkv_plan.errors import PlacementError, RequirementError, UsageError
-from lrkv_plan.specs.attention_text import design_label, swap_attention
+from lrkv_plan.engines.plan_choices import compared_designs, own_budget, widened_to_fit
+from lrkv_plan.engines.planning import CapacityRow, capacity_row
+from lrkv_plan.errors import PlacementError, UsageError
+from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 from lrkv_plan.specs.serving import Parallelism
@@ -95,8 +97,8 @@ def make_plan(
     if deployment.hardware is None:
         raise UsageError("a plan needs a GPU: --gpu h100-sxm")
     most_gpus = deployment.n_gpus
-    deployment = _that_fits(model, replace(deployment, n_gpus=None), most_gpus or 64)
-    chosen = budget or _own_budget(model)
+    deployment = widened_to_fit(model, replace(deployment, n_gpus=None), most_gpus or 64)
+    chosen = budget or own_budget(model)
     ceiling = rank_ceiling(
         model, budget=chosen, alignment=deployment.rank_alignment,
         tp_size=deployment.parallel.tp_size, kv_dtype=deployment.settings.kv_dtype,
@@ -106,7 +108,7 @@ def make_plan(
     timer = _Timer(deployment, relatives)
     own_step = timer.model_of(model)
     rows, refused = [], []
-    for role, text in _designs(model, ceiling):
+    for role, text in compared_designs(model, ceiling):
         design = model if text is None else swap_attention(model, text)
         try:
             rows.append(_row(role, design, deployment, timer, own_step, batch, tpot_s, speculation))
@@ -123,67 +125,6 @@ def make_plan(
         context_tokens=deployment.settings.context_tokens,
         rests_on=timer.rests_on(),
     )
-
-
-def _that_fits(model: ModelSpec, deployment: Deployment, most_gpus: int) -> Deployment:
-    tp_size = deployment.parallel.tp_size
-    if tp_size > most_gpus:
-        raise UsageError(f"--tp-size {tp_size} takes more GPUs than --n-gpus {most_gpus}")
-    reason = "no size was tried"
-    while tp_size <= most_gpus:
-        wider = replace(deployment, parallel=replace(deployment.parallel, tp_size=tp_size))
-        try:
-            row = capacity_row(model, wider)
-        except PlacementError as error:
-            reason = str(error)
-        else:
-            if row.max_sequences:
-                return wider
-            reason = row.binds
-        tp_size *= 2
-    raise RequirementError(
-        f"{model.name}: no tensor-parallel size up to {most_gpus} holds a sequence of "
-        f"{deployment.settings.context_tokens:,} tokens ({reason}); use a shorter context, a "
-        "smaller format or more GPUs"
-    )
-
-
-def _own_budget(model: ModelSpec) -> str:
-    share = ratio_to_mha(model)
-    label = design_label(model)
-    uniform = " " not in label
-    return "50%" if share is None or share >= 1 or not uniform else label
-
-
-def _designs(model: ModelSpec, ceiling: RankCeiling) -> list[tuple[str, str | None]]:
-    """(role, design text); the model's own design has no text."""
-    own = design_label(model)
-    designs: list[tuple[str, str | None]] = [("own design", None)]
-    others = [("MHA", "mha"), ("MQA", "mqa")]
-    if ceiling.grouped is not None:
-        others.insert(1, ("GQA in the budget", ceiling.grouped.text))
-    if ceiling.latent is not None:
-        others.append(("MLA in the budget", _usual_latent(model, ceiling)))
-    others += _low_rank(ceiling)
-    shortest = own.split(",")[0]
-    return designs + [(role, text) for role, text in others if text not in (own, shortest)]
-
-
-def _low_rank(ceiling: RankCeiling) -> list[tuple[str, str]]:
-    """The aligned rank, without rotary positions and with keys rotated as they are rebuilt."""
-    text = ceiling.aligned.text
-    if ceiling.aligned.value == 0:
-        return [("LRKV, no aligned rank in the budget", text)]
-    rotated = f"{text},position=rope_expand"
-    return [("LRKV, aligned rank in the budget", text), ("LRKV, keys rotated", rotated)]
-
-
-def _usual_latent(model: ModelSpec, ceiling: RankCeiling) -> str:
-    """DeepSeek's proportions, d_c = 4 d_h (arXiv:2405.04434, 3.1.2), or less if the budget asks."""
-    assert ceiling.latent is not None
-    head_dim = next(g.attention.backbone().head_dim for g in model.attention_groups if g.attention)
-    rope = ceiling.latent.text.partition("+")[2]
-    return f"mla:{min(ceiling.latent.value, 4 * head_dim)}+{rope}"
 
 
 class _Timer:

@@ -2,74 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from lrkv_plan.calculators.cache_bytes import ratio_to_mha
 from lrkv_plan.calculators.population import PopulationAccount, account_population
-from lrkv_plan.calculators.weights import weight_bytes_per_gpu
 from lrkv_plan.engines.budget import MemoryBudget, budget_for
+from lrkv_plan.engines.deployment import Deployment, checkpoint_remarks, known_weight_bytes
 from lrkv_plan.engines.pool import Pool
 from lrkv_plan.engines.registry import pool_of
 from lrkv_plan.errors import PlacementError, UsageError
 from lrkv_plan.specs.attention_text import design_label
-from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
-from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
-from lrkv_plan.specs.serving import Parallelism
 
 if TYPE_CHECKING:
     from lrkv_plan.calculators.exact import IntArray
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """The weights that a model's own files hold, all GPUs together. [bytes]"""
-
-    model: ModelSpec
-    total_bytes: int
-    remarks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Deployment:
-    """GPUs, engine and settings; what is None takes the engine's or the profile's default.
-
-    ``kv_memory_bytes`` bypasses the budget, and then no GPU needs naming. ``rank_alignment`` is the
-    multiple that the engine's
-    kernel stores low-rank rows at.
-    """
-
-    engine: EngineName
-    settings: EngineSettings
-    hardware: HardwareProfile | None = None
-    parallel: Parallelism = field(default_factory=Parallelism)
-    n_gpus: int | None = None
-    utilisation: Fraction | None = None
-    weight_dtype: str | None = None
-    weight_bytes: int | None = None
-    checkpoint: Checkpoint | None = None
-    kv_memory_bytes: int | None = None
-    rank_alignment: int = 16
-    gpu_hour_usd: float | None = None
-
-    @property
-    def n_replicas(self) -> int:
-        """Engine replicas on all GPUs.
-
-        Raises
-        ------
-        PlacementError
-            If the GPUs are not a multiple of one replica's.
-        """
-        each = self.parallel.n_gpus
-        total = each if self.n_gpus is None else self.n_gpus
-        if total % each:
-            raise PlacementError(
-                f"n_gpus {total}: one replica takes {each} GPUs (tp x pp x dp); use a multiple"
-            )
-        return total // each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +133,7 @@ def capacity_row(
         usd_per_sequence_hour=price * n_gpus / total if price and total else None,
         budget=budget,
         population=None if lengths is None else _account(pool, lengths),
-        remarks=(*pool.remarks, *_checkpoint_remarks(deployment)),
+        remarks=(*pool.remarks, *checkpoint_remarks(deployment)),
     )
 
 
@@ -214,38 +162,8 @@ def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:
         deployment.settings,
         utilisation=deployment.utilisation,
         weight_dtype=deployment.weight_dtype,
-        weight_bytes=_weight_bytes(model, deployment),
+        weight_bytes=known_weight_bytes(model, deployment),
     )
-
-
-def _weight_bytes(model: ModelSpec, deployment: Deployment) -> int | None:
-    """Weights of one GPU as given, or from the checkpoint's files where no format was asked for.
-
-    The files' bytes are dealt out as the spec's own arithmetic deals them; a swapped design adds
-    the arithmetic difference to them. Pipeline stages are counted by the spec alone.
-    """
-    checkpoint = deployment.checkpoint
-    if deployment.weight_bytes is not None or checkpoint is None or deployment.weight_dtype:
-        return deployment.weight_bytes
-    if deployment.parallel.pp_size > 1:
-        return None
-    dtype = checkpoint.model.weight_dtype or "bf16"
-
-    def counted(of: ModelSpec, parallel: Parallelism) -> int:
-        return weight_bytes_per_gpu(of, parallel=parallel, weight_dtype=dtype).fullest.total
-
-    own = counted(checkpoint.model, deployment.parallel)
-    whole = counted(checkpoint.model, Parallelism())
-    exact = -(-checkpoint.total_bytes * own // whole)
-    return max(1, exact + counted(model, deployment.parallel) - own)
-
-
-def _checkpoint_remarks(deployment: Deployment) -> tuple[str, ...]:
-    checkpoint = deployment.checkpoint
-    if checkpoint is None or deployment.weight_bytes is not None or deployment.weight_dtype:
-        return ()
-    read = f"weights: {checkpoint.total_bytes:,} B in the checkpoint's own files"
-    return (read, *checkpoint.remarks)
 
 
 def _binds(budget_bytes: int, pool: Pool) -> str:

@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 
 from lrkv_plan.engines.advice import largest_design, largest_rank
-from lrkv_plan.engines.planning import CapacityRow, Deployment, capacity_row
+from lrkv_plan.engines.deployment import Deployment
+from lrkv_plan.engines.planning import CapacityRow, capacity_row
 from lrkv_plan.errors import RequirementError
 from lrkv_plan.specs.attention_families import divisors_of
 from lrkv_plan.specs.attention_text import swap_attention

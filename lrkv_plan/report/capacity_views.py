@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.report.spec_views import model_inputs
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
-from lrkv_plan.report.views import model_inputs
 from lrkv_plan.units import format_bytes
 
 if TYPE_CHECKING:
     from lrkv_plan.engines.answers import Answer
-    from lrkv_plan.engines.planning import CapacityRow, Deployment
-    from lrkv_plan.engines.rank_fit import RankFit
+    from lrkv_plan.engines.deployment import Deployment
     from lrkv_plan.specs.lengths import Population
     from lrkv_plan.specs.model import ModelSpec
 
@@ -170,60 +169,6 @@ def deployment_inputs(first: Deployment) -> dict[str, Any]:
         "rank_alignment": first.rank_alignment,
         "gpu_hour_usd": first.gpu_hour_usd,
     }
-
-
-def rank_fit_table(model: ModelSpec, inputs: Row, answer: RankFit) -> Table:
-    """The largest rank with which the wanted sequences fit, and what else does."""
-    named = (
-        ("largest rank", "", "rank", answer.largest),
-        (f"multiple of {answer.alignment}", "aligned_", "aligned_rank", answer.aligned),
-        ("next rank", "next_", "next_rank", answer.following),
-        ("GQA that fits", "gqa_", "gqa_kv_heads", answer.grouped),
-        ("MLA that fits", "mla_", "mla_latent_dim", answer.latent),
-    )
-    flat: dict[str, Any] = {
-        "model": model.name,
-        "fit_sequences": answer.n_sequences,
-        "align": answer.alignment,
-    }
-    shown = []
-    for title, prefix, value_key, fit in named:
-        facts = {} if fit is None else {"attention": fit.text, **_fit_facts(fit.row)}
-        flat[value_key] = None if fit is None else fit.value
-        flat |= {f"{prefix}{key}": facts.get(key) for key in ("attention", *_FIT_KEYS)}
-        if facts:
-            shown.append({"title": title, **facts})
-    row = answer.largest.row
-    context = f"{row.context_tokens:,} tokens on {row.n_gpus} x {row.gpu or 'a stated pool'}"
-    return Table(
-        title=f"Rank of {model.name} that fits {answer.n_sequences:,} sequences of {context}",
-        inputs=inputs,
-        rows=[flat],
-        shown_rows=shown,
-        columns=(
-            Column(key="title", title="", is_number=False),
-            Column(key="attention", title="design", is_number=False),
-            Column(key="total_sequences", title="sequences", text=count),
-            Column(key="kv_budget_bytes_per_gpu", title="budget/GPU", text=format_bytes),
-            Column(key="bytes_per_token_per_gpu", title="B/token/GPU", text=count),
-            Column(key="ratio", title="of MHA", text=percent),
-            Column(key="waste_share", title="waste", text=percent),
-        ),
-        remarks=(
-            f"ranks are stored at multiples of {answer.alignment}; of MHA compares what is stored",
-            *model.remarks,
-        ),
-    )
-
-
-_FIT_KEYS = (
-    "total_sequences", "kv_budget_bytes_per_gpu", "bytes_per_token_per_gpu", "ratio", "waste_share",
-)  # fmt: skip
-
-
-def _fit_facts(row: CapacityRow) -> dict[str, Any]:
-    facts = {key: getattr(row, key) for key in _FIT_KEYS if key != "ratio"}
-    return {**facts, "ratio": row.ratio_to_mha}
 
 
 def budget_table(model: ModelSpec, answers: Sequence[Answer]) -> Table:

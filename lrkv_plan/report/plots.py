@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import UsageError, one_line
+from lrkv_plan.report.axes import draw_axes
 from lrkv_plan.report.figures import Figure, Panel, Role
 from lrkv_plan.report.panel_labels import end_label_width, place_labels
 from lrkv_plan.report.panels import (
@@ -19,7 +20,6 @@ from lrkv_plan.report.panels import (
     INK,
     LABEL_SIZE,
     TITLE_SIZE,
-    draw_axes,
     draw_series,
     text_size,
 )

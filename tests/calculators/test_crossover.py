@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lrkv_plan.calculators.attention_work import AttentionWork
 from lrkv_plan.calculators.crossover import (
     context_breakpoints,
     context_crossover,
@@ -20,7 +21,7 @@ from lrkv_plan.calculators.crossover import (
 )
 from lrkv_plan.calculators.kernel_time import KernelModel
 from lrkv_plan.calculators.step_time import StepModel, step_time
-from lrkv_plan.calculators.step_work import AttentionWork, LinearWork, StepWork
+from lrkv_plan.calculators.step_work import LinearWork, StepWork
 from lrkv_plan.errors import UsageError
 
 N_CASES = 1_000

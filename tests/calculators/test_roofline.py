@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lrkv_plan import load_hardware, load_model, swap_attention
+from lrkv_plan.calculators.attention_work import attention_work, paths_of
 from lrkv_plan.calculators.roofline import RooflinePoint, roofline_point
-from lrkv_plan.calculators.step_work import attention_work, paths_of
 from lrkv_plan.errors import SpecError, UsageError
 
 H200 = load_hardware("h200")

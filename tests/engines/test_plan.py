@@ -11,9 +11,9 @@ from lrkv_plan import load_hardware, load_model, swap_attention
 from lrkv_plan.calculators.step_model import step_model
 from lrkv_plan.calculators.step_time import step_time
 from lrkv_plan.engines.comparing import compare
+from lrkv_plan.engines.deployment import Deployment
 from lrkv_plan.engines.latency import Speculation, admission
 from lrkv_plan.engines.plan import make_plan
-from lrkv_plan.engines.planning import Deployment
 from lrkv_plan.engines.registry import engine_named
 from lrkv_plan.errors import RequirementError, UsageError
 from lrkv_plan.specs.engine_settings import EngineSettings

@@ -12,12 +12,8 @@ import pytest
 from lrkv_plan import load_hardware, load_model, swap_attention
 from lrkv_plan.engines.advice import what_to_try
 from lrkv_plan.engines.answers import capacity_answers, smallest_layouts
-from lrkv_plan.engines.planning import (
-    Checkpoint,
-    Deployment,
-    capacity_row,
-    smallest_layout,
-)
+from lrkv_plan.engines.deployment import Checkpoint, Deployment
+from lrkv_plan.engines.planning import capacity_row, smallest_layout
 from lrkv_plan.engines.rank_fit import rank_for_sequences
 from lrkv_plan.engines.registry import engine_named
 from lrkv_plan.errors import PlacementError, RequirementError, UsageError

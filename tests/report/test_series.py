@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from lrkv_plan import load_hardware, load_model
+from lrkv_plan.calculators.attention_work import AttentionWork
 from lrkv_plan.calculators.comparison import designs
 from lrkv_plan.calculators.kernel_time import KernelModel
 from lrkv_plan.calculators.step_time import StepModel, step_time
-from lrkv_plan.calculators.step_work import AttentionWork, LinearWork, StepWork
+from lrkv_plan.calculators.step_work import LinearWork, StepWork
 from lrkv_plan.engines.answers import capacity_answers
 from lrkv_plan.engines.crossover_grid import column_labels, map_columns
-from lrkv_plan.engines.planning import Deployment
+from lrkv_plan.engines.deployment import Deployment
 from lrkv_plan.engines.registry import engine_named
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report.figures import Figure, Role, Series, figure_rows, figure_table

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.calculators.budget_fit import budget_bytes
 from lrkv_plan.calculators.cache_bytes import bytes_per_token, reference_mha
-from lrkv_plan.calculators.rank_ceiling import budget_bytes, rank_ceiling
+from lrkv_plan.calculators.rank_ceiling import rank_ceiling
 from lrkv_plan.errors import RequirementError, UsageError
 from lrkv_plan.report.captions import caption, gpus
 from lrkv_plan.report.figures import Axis, Figure, Guide, Panel, Role, Series
@@ -21,7 +22,7 @@ from lrkv_plan.report.series.backbones import (
     widest_rank,
     with_heads,
 )
-from lrkv_plan.report.views import model_inputs
+from lrkv_plan.report.spec_views import model_inputs
 from lrkv_plan.specs.budget_text import parse_budget
 
 if TYPE_CHECKING:

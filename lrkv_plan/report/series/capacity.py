@@ -11,7 +11,7 @@ from lrkv_plan.report.figures import Axis, Figure, Panel, Role, Series
 
 if TYPE_CHECKING:
     from lrkv_plan.engines.answers import Answer
-    from lrkv_plan.engines.planning import Deployment
+    from lrkv_plan.engines.deployment import Deployment
     from lrkv_plan.specs.model import ModelSpec
 
 

@@ -22,11 +22,11 @@ from lrkv_plan.report.series.backbones import (
     widest_rank,
 )
 from lrkv_plan.report.series.capacity import deployment_text
-from lrkv_plan.report.views import model_inputs
+from lrkv_plan.report.spec_views import model_inputs
 from lrkv_plan.specs.attention_text import swap_attention
 
 if TYPE_CHECKING:
-    from lrkv_plan.engines.planning import Deployment
+    from lrkv_plan.engines.deployment import Deployment
     from lrkv_plan.specs.low_rank_options import LowRankOptions
     from lrkv_plan.specs.model import ModelSpec
 
