@@ -52,7 +52,7 @@ PROFILES = Path(__file__).parent.parent / "hardware_profiles"
 PROFILE_OF = {
     "a100_sxm": "a100-sxm-80gb", "h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200",
     "b300_sxm": "b300", "gb200": "gb200", "gb300": "gb300", "l40s": "l40s", "h20": "h20",
-    "h800": "h800", "rtx_pro_6000_server": "rtx-pro-6000",
+    "h800": "h800", "rtx_pro_6000_server": "rtx-pro-6000", "b60": "b60",
 }  # fmt: skip
 # The default kernel where several were measured: vLLM's newest, else SGLang's, else TensorRT-LLM's.
 # FlashAttention 4 on Hopper does not split sequences; SGLang's fp8 MLA on Hopper is a known slow

@@ -27,7 +27,7 @@ class HardwareProfile(Frozen):
     name: Name
     title: Name
     aliases: tuple[Name, ...] = ()
-    vendor: Literal["nvidia", "amd", "generic"]
+    vendor: Literal["nvidia", "amd", "intel", "generic"]
     generation: Name
     mem_capacity_bytes: ByteCount
     mem_visible_bytes: ByteCount | None = None
