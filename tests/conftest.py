@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import lrkv_plan
 from lrkv_plan.specs.model import ModelSpec
+
+# The same cases on every run; HYPOTHESIS_SEARCH=1 draws new ones.
+settings.register_profile("repeatable", derandomize=True)
+if not os.environ.get("HYPOTHESIS_SEARCH"):
+    settings.load_profile("repeatable")
 
 SOURCE = {"citation": "made up for a test", "read_on": "2026-11-30"}
 

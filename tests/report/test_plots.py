@@ -175,7 +175,7 @@ def test_few_labels_stay_in_the_room_and_off_each_other(points: list[tuple[float
     for index, box in enumerate(boxes):
         assert box.sticks_out(ROOM) == 0
         for other in boxes[:index]:
-            assert box.overlap(other) == 0
+            assert box.overlap(other) < 1e-6  # of a square pixel: touching edges may round
 
 
 def test_names_at_line_ends_spread_up_and_down() -> None:
