@@ -24,7 +24,7 @@ DATASHEET_PHI = 0.6
 # What those do on all preferred kernels measured, the slow ones that do not split a sequence
 # included (``scripts/fit_kernels.py`` prints it).
 DATASHEET_BAND = (0.88, 3.35)
-# Constants carry within 10 % between GPUs of one generation (993,206 public points, DESIGN 5);
+# Constants carry within 10 % between GPUs of one generation (993,206 public points);
 # another head width of the same kernel moved them by up to 25 % (FlashAttention 3, fp8).
 GENERATION_FACTOR = 1.10
 OTHER_SHAPE_FACTOR = 1.25
