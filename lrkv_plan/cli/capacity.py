@@ -26,6 +26,12 @@ from lrkv_plan.cli.options import (
     one_count,
     writes_table,
 )
+from lrkv_plan.cli.time_options import (
+    AcceptedOption,
+    GpuHourOption,
+    SpeculativeOption,
+    TpotOption,
+)
 from lrkv_plan.report.tables import Table
 
 
@@ -122,19 +128,10 @@ def capacity(
     sequences: Annotated[
         str | None, typer.Option("--sequences", metavar="N", help="Sequences for --min-gpus.")
     ] = None,
-    tpot_ms: Annotated[
-        float | None,
-        typer.Option("--tpot-ms", min=0, help="Most ms an output token may take."),
-    ] = None,
-    speculative_tokens: Annotated[
-        str, typer.Option("--speculative-tokens", metavar="Q", help="Tokens verified per step.")
-    ] = "1",
-    accepted_tokens: Annotated[
-        float, typer.Option("--accepted-tokens", min=1, help="Of those, accepted on average.")
-    ] = 1.0,
-    gpu_hour_usd: Annotated[
-        float | None, typer.Option("--gpu-hour-usd", min=0, help="Price of one GPU for an hour.")
-    ] = None,
+    tpot_ms: TpotOption = None,
+    speculative_tokens: SpeculativeOption = "1",
+    accepted_tokens: AcceptedOption = 1.0,
+    gpu_hour_usd: GpuHourOption = None,
     detail: Annotated[
         bool, typer.Option("--detail", help="One row per term of the memory budget.")
     ] = False,

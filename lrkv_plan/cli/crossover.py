@@ -16,6 +16,12 @@ from lrkv_plan.cli.options import (
     token_list,
     writes_table,
 )
+from lrkv_plan.cli.time_options import (
+    BatchOption,
+    ContextOption,
+    QueryOption,
+    RequiredGpu,
+)
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report.tables import Table
 
@@ -38,9 +44,7 @@ def register(app: typer.Typer) -> None:
 @writes_table
 def crossover(
     model: ModelArgument,
-    gpu: Annotated[
-        str, typer.Option("--gpu", metavar="GPU", help="A shipped hardware profile or a YAML file.")
-    ],
+    gpu: RequiredGpu,
     attention: Annotated[
         list[str],
         typer.Option(
@@ -50,15 +54,9 @@ def crossover(
         ),
     ],
     over: Annotated[Over, typer.Option("--over", help="What to vary.")] = Over.CONTEXT,
-    context_tokens: Annotated[
-        str, typer.Option("--context-tokens", metavar="T", help="Tokens cached per sequence.")
-    ] = "8k",
-    batch_size: Annotated[
-        str, typer.Option("--batch-size", metavar="N", help="Sequences decoded together.")
-    ] = "1",
-    query_tokens: Annotated[
-        str, typer.Option("--query-tokens", metavar="Q", help="Tokens decoded per sequence.")
-    ] = "1",
+    context_tokens: ContextOption = "8k",
+    batch_size: BatchOption = "1",
+    query_tokens: QueryOption = "1",
     at_most: Annotated[
         str | None,
         typer.Option("--at-most", metavar="N", help="Largest value of the variable looked at."),

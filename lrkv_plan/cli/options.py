@@ -39,6 +39,9 @@ KvDtypeOption = Annotated[
 TpSizeOption = Annotated[
     str, typer.Option("--tp-size", metavar="P", help="GPUs that share the model.")
 ]
+AlignOption = Annotated[
+    str, typer.Option("--align", metavar="N", help="Multiple that a kernel wants ranks to be.")
+]
 SpecDirOption = Annotated[
     Path | None,
     typer.Option("--spec-dir", help="A folder of YAML files searched before the shipped ones."),

@@ -14,6 +14,7 @@ from lrkv_plan.cli.capacity_options import (
     WeightsOption,
 )
 from lrkv_plan.cli.options import (
+    AlignOption,
     KvDtypeOption,
     ModelArgument,
     SpecDirOption,
@@ -22,6 +23,14 @@ from lrkv_plan.cli.options import (
     one_count,
     token_list,
     writes_table,
+)
+from lrkv_plan.cli.time_options import (
+    AcceptedOption,
+    ContextOption,
+    GpuHourOption,
+    RequiredGpu,
+    SpeculativeOption,
+    TpotOption,
 )
 from lrkv_plan.report.tables import Table
 
@@ -34,12 +43,8 @@ def register(app: typer.Typer) -> None:
 @writes_table
 def plan(
     model: ModelArgument,
-    gpu: Annotated[
-        str, typer.Option("--gpu", metavar="GPU", help="A shipped hardware profile or a YAML file.")
-    ],
-    context_tokens: Annotated[
-        str, typer.Option("--context-tokens", metavar="T", help="Tokens cached per sequence.")
-    ] = "8k",
+    gpu: RequiredGpu,
+    context_tokens: ContextOption = "8k",
     n_gpus: NGpusOption = None,
     tp_size: TpSizeOption = "1",
     budget: Annotated[
@@ -55,27 +60,17 @@ def plan(
         str | None,
         typer.Option("--batch-size", metavar="N", help="Sequences at which steps are compared."),
     ] = None,
-    tpot_ms: Annotated[
-        float | None, typer.Option("--tpot-ms", min=0, help="Most ms an output token may take.")
-    ] = None,
-    speculative_tokens: Annotated[
-        str, typer.Option("--speculative-tokens", metavar="Q", help="Tokens verified per step.")
-    ] = "1",
-    accepted_tokens: Annotated[
-        float, typer.Option("--accepted-tokens", min=1, help="Of those, accepted on average.")
-    ] = 1.0,
+    tpot_ms: TpotOption = None,
+    speculative_tokens: SpeculativeOption = "1",
+    accepted_tokens: AcceptedOption = 1.0,
     engine: EngineOption = "vllm",
     kv_dtype: KvDtypeOption = "bf16",
     weight_dtype: WeightDtypeOption = None,
     weights: WeightsOption = None,
     utilisation: UtilisationOption = None,
     kv_memory: KvMemoryOption = None,
-    align: Annotated[
-        str, typer.Option("--align", metavar="N", help="Multiple that kernels want ranks to be.")
-    ] = "16",
-    gpu_hour_usd: Annotated[
-        float | None, typer.Option("--gpu-hour-usd", min=0, help="Price of one GPU for an hour.")
-    ] = None,
+    align: AlignOption = "16",
+    gpu_hour_usd: GpuHourOption = None,
     spec_dir: SpecDirOption = None,
 ) -> Table:
     """MHA, GQA, MQA, MLA and LRKV on one page: cache, fit, time, cost, crossover.

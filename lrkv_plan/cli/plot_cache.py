@@ -15,6 +15,7 @@ from lrkv_plan.cli.capacity_options import (
     WeightsOption,
 )
 from lrkv_plan.cli.options import (
+    AlignOption,
     AttentionOption,
     KvDtypeOption,
     ModelArgument,
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from lrkv_plan.report.figures import Figure
     from lrkv_plan.specs.low_rank_options import LowRankOptions
 
-AlignOption = Annotated[
-    str, typer.Option("--align", metavar="N", help="Multiple that a kernel wants ranks to be.")
-]
 GroupsOption = Annotated[
     str, typer.Option("--groups", metavar="G", help="Shared key/value groups per layer.")
 ]

@@ -18,23 +18,16 @@ from lrkv_plan.cli.options import (
     token_list,
 )
 from lrkv_plan.cli.plot_output import writes_figure
+from lrkv_plan.cli.time_options import (
+    BatchOption,
+    ContextOption,
+    QueryOption,
+    RequiredGpu,
+)
 from lrkv_plan.errors import UsageError
 
 if TYPE_CHECKING:
     from lrkv_plan.report.figures import Figure
-
-RequiredGpu = Annotated[
-    str, typer.Option("--gpu", metavar="GPU", help="A shipped hardware profile or a YAML file.")
-]
-ContextOption = Annotated[
-    str, typer.Option("--context-tokens", metavar="T", help="Tokens cached per sequence.")
-]
-BatchOption = Annotated[
-    str, typer.Option("--batch-size", metavar="N", help="Sequences decoded together.")
-]
-QueryOption = Annotated[
-    str, typer.Option("--query-tokens", metavar="Q", help="Tokens decoded per sequence.")
-]
 
 
 class MapOver(str, enum.Enum):

@@ -15,6 +15,7 @@ from lrkv_plan.cli.capacity_options import (
     WeightsOption,
 )
 from lrkv_plan.cli.options import (
+    AlignOption,
     KvDtypeOption,
     ModelArgument,
     SpecDirOption,
@@ -61,9 +62,7 @@ def rank(
     weights: WeightsOption = None,
     utilisation: UtilisationOption = None,
     kv_memory: KvMemoryOption = None,
-    align: Annotated[
-        str, typer.Option("--align", metavar="N", help="Multiple that a kernel wants ranks to be.")
-    ] = "16",
+    align: AlignOption = "16",
     tp_size: TpSizeOption = "1",
     kv_dtype: KvDtypeOption = "bf16",
     groups: Annotated[

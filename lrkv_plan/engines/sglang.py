@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
 
-from lrkv_plan.calculators.exact import simplest
-from lrkv_plan.engines.blocks import ceil_div
-from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes, payload_of
-from lrkv_plan.engines.pool import Pool, waste_of
+from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds
+from lrkv_plan.engines.pool import Pool, equal_blocks
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -49,28 +46,14 @@ def pool(
     if not per_token:
         raise PlacementError(f"{model.name}: no layer keeps a cache")
     page = settings.page_tokens or 1
-    n_pages = math.floor(budget_bytes / (page * per_token))
-    context = settings.context_tokens
-
-    def blocks_of(tokens: Any) -> Any:
-        return ceil_div(tokens, page)
-
-    return Pool(
-        engine=engine,
-        n_blocks=n_pages,
+    return equal_blocks(
+        engine,
+        n_blocks=math.floor(budget_bytes / (page * per_token)),
         block_tokens=page,
-        block_bytes=simplest(page * per_token),
-        n_groups=1,
-        kv_tokens=n_pages * page,
-        max_concurrency=Fraction(n_pages * page, context),
-        max_sequences=n_pages // blocks_of(context),
-        bytes_per_token_per_gpu=simplest(per_token),
-        waste_share=max(
-            Fraction(0),
-            waste_of(payload_bytes(rows, context), blocks_of(context), page * per_token),
-        ),
-        blocks_of=blocks_of,
-        payload_of=lambda tokens: payload_of(rows, tokens, settings.encoder_tokens or 0),
+        bytes_per_token=per_token,
+        kinds=rows,
+        context_tokens=settings.context_tokens,
+        encoder_tokens=settings.encoder_tokens or 0,
         remarks=tuple(_remarks(kinds)),
     )
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
-from typing import Any
 
-from lrkv_plan.calculators.exact import simplest
-from lrkv_plan.engines.blocks import ceil_div
-from lrkv_plan.engines.layer_kinds import layer_kinds, payload_bytes, payload_of, rate
-from lrkv_plan.engines.pool import Pool, waste_of
+from lrkv_plan.engines.layer_kinds import layer_kinds, rate
+from lrkv_plan.engines.pool import Pool, equal_blocks
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -41,26 +37,14 @@ def pool(
             "TensorRT-LLM here counts attention layers without recurrent state or --dcp-size"
         )
     page = settings.page_tokens or (32 if engine.at_least(1) else 64)
-    block_bytes = page * per_token
-    n_blocks = math.floor(budget_bytes / block_bytes)
-    context = settings.context_tokens
-
-    def blocks_of(tokens: Any) -> Any:
-        return ceil_div(tokens, page)
-
     windowed = any(kind.window_tokens for kind in kinds)
-    return Pool(
-        engine=engine,
-        n_blocks=n_blocks,
+    return equal_blocks(
+        engine,
+        n_blocks=math.floor(budget_bytes / (page * per_token)),
         block_tokens=page,
-        block_bytes=simplest(block_bytes),
-        n_groups=1,
-        kv_tokens=n_blocks * page,
-        max_concurrency=Fraction(n_blocks * page, context),
-        max_sequences=n_blocks // blocks_of(context),
-        bytes_per_token_per_gpu=simplest(per_token),
-        waste_share=waste_of(payload_bytes(kinds, context), blocks_of(context), block_bytes),
-        blocks_of=blocks_of,
-        payload_of=lambda tokens: payload_of(kinds, tokens, settings.encoder_tokens or 0),
+        bytes_per_token=per_token,
+        kinds=kinds,
+        context_tokens=settings.context_tokens,
+        encoder_tokens=settings.encoder_tokens or 0,
         remarks=("windowed layers are counted in full",) if windowed else (),
     )

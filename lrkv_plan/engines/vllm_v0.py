@@ -8,12 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
-from lrkv_plan.calculators.exact import simplest
-from lrkv_plan.engines.blocks import ceil_div
-from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds, payload_bytes, payload_of
-from lrkv_plan.engines.pool import Pool, waste_of
+from lrkv_plan.engines.layer_kinds import LayerKind, layer_kinds
+from lrkv_plan.engines.pool import Pool, equal_blocks
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -53,27 +50,13 @@ def pool(
     aligned = any(kind.is_latent for kind in kinds) and not engine.at_least(0, 7, 4)
     rows = sum((kind.count * _row(kind, aligned) for kind in kinds), start=Fraction(0))
     page_tokens = settings.page_tokens or DEFAULT_PAGE_TOKENS
-    block_bytes = page_tokens * rows
-    n_blocks = math.floor(budget_bytes / block_bytes)
-    context = settings.context_tokens
-
-    def blocks_of(tokens: Any) -> Any:
-        return ceil_div(tokens, page_tokens)
-
-    everything = [replace(kind, keeps="full", window_tokens=None) for kind in kinds]
-    return Pool(
-        engine=engine,
-        n_blocks=n_blocks,
+    return equal_blocks(
+        engine,
+        n_blocks=math.floor(budget_bytes / (page_tokens * rows)),
         block_tokens=page_tokens,
-        block_bytes=simplest(block_bytes),
-        n_groups=1,
-        kv_tokens=n_blocks * page_tokens,
-        max_concurrency=Fraction(n_blocks * page_tokens, context),
-        max_sequences=n_blocks // blocks_of(context),
-        bytes_per_token_per_gpu=simplest(rows),
-        waste_share=waste_of(payload_bytes(everything, context), blocks_of(context), block_bytes),
-        blocks_of=blocks_of,
-        payload_of=lambda tokens: payload_of(everything, tokens),
+        bytes_per_token=rows,
+        kinds=[replace(kind, keeps="full", window_tokens=None) for kind in kinds],
+        context_tokens=settings.context_tokens,
         remarks=("MLA rows padded to 256 bytes",) if aligned else (),
     )
 

@@ -21,6 +21,7 @@ class Run(Frozen):
     """
 
     design: Name
+    family: Name
     cross_entropy: Annotated[float, Field(gt=0, le=100)]
     table: Name
     attention: Name | None = None

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lrkv_plan.specs.published import Run, Scale
 
 FACTS = Path(__file__).parent.parent / "published_loss.yaml"
-_STYLES = ("MHA", "GQA", "MQA", "MLA", "LRKV")  # the order of styles, the same in every panel
 
 
 def payload_vs_loss(scales: Sequence[str] = ("2.5B", "128M")) -> Figure:
@@ -42,6 +41,9 @@ def payload_vs_loss(scales: Sequence[str] = ("2.5B", "128M")) -> Figure:
         for run in scale.runs
         if run not in [one for one, _, _ in runs]
     ]
+    # One style per family, the same in every panel.
+    families = dict.fromkeys(run.family for scale in facts.scales for run in scale.runs)
+    styles = {family: index for index, family in enumerate(families)}
     widest = max(ratio for _, runs in placed for _, ratio, _ in runs)
     citation = facts.source[0].citation or ""
     return Figure(
@@ -56,7 +58,7 @@ def payload_vs_loss(scales: Sequence[str] = ("2.5B", "128M")) -> Figure:
             "scales": [scale.name for scale in chosen],
             "source": [one.model_dump(mode="json", exclude_none=True) for one in facts.source],
         },
-        panels=tuple(_panel(scale, runs, widest) for scale, runs in placed),
+        panels=tuple(_panel(scale, runs, widest, styles) for scale, runs in placed),
         remarks=("points are single published runs: differences may be seeds", *left_out),
     )
 
@@ -99,7 +101,12 @@ def _backbone(scale: Scale) -> ModelSpec | None:
     return ModelSpec.model_validate(fields)
 
 
-def _panel(scale: Scale, runs: Sequence[tuple[Run, Fraction, str]], widest: Fraction) -> Panel:
+def _panel(
+    scale: Scale,
+    runs: Sequence[tuple[Run, Fraction, str]],
+    widest: Fraction,
+    styles: dict[str, int],
+) -> Panel:
     sweeps: dict[str, list[tuple[Run, Fraction, str]]] = {}
     for one in runs:
         if one[0].sweep:
@@ -110,7 +117,7 @@ def _panel(scale: Scale, runs: Sequence[tuple[Run, Fraction, str]], widest: Frac
             role=Role.LINE,
             x=tuple(ratio for _, ratio, _ in points),
             y=tuple(run.cross_entropy for run, _, _ in points),
-            style=_style(name),
+            style=styles[points[0][0].family],
             is_thin=True,
         )
         for name, points in sweeps.items()
@@ -121,14 +128,14 @@ def _panel(scale: Scale, runs: Sequence[tuple[Run, Fraction, str]], widest: Frac
             role=Role.POINTS,
             x=(ratio,),
             y=(run.cross_entropy,),
-            style=_style(run.design),
+            style=styles[run.family],
             texts=(run.design,),
             facts={"ratio_is": known, "table": run.table, "scale": scale.name},
         )
         for run, ratio, known in runs
     )
     tokens = f", {scale.training_tokens / 10**9:g}B tokens" if scale.training_tokens else ""
-    reference = next((run for run, _, _ in runs if run.design == "MHA"), None)
+    reference = next((run for run, ratio, _ in runs if ratio == 1), None)
     guides = () if reference is None else (
         Guide(name="MHA", axis="y", value=reference.cross_entropy, label=""),
     )  # fmt: skip
@@ -141,7 +148,3 @@ def _panel(scale: Scale, runs: Sequence[tuple[Run, Fraction, str]], widest: Frac
         series=(*lines, *dots),
         guides=guides,
     )  # fmt: skip
-
-
-def _style(design: str) -> int:
-    return next((i for i, family in enumerate(_STYLES) if design.startswith(family)), 0)
