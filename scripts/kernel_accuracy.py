@@ -24,7 +24,7 @@ _NO_FOURTH_CONSTANT = (
 )
 _LONG_AT_SMALL_BATCH = (
     "12 and 24 heads of 256, 25 rows; predictions are 66 % low at batch 4 and 37 % at 8, where "
-    "only long contexts were measured: probably no split of a sequence, but that form failed on them"
+    "only long contexts were measured: probably no split of a sequence, but that form failed there"
 )
 REASONS = {
     ("sglang/triton", "gqa"): _NO_FOURTH_CONSTANT,
