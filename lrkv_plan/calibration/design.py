@@ -1,0 +1,235 @@
+"""Which calls to measure so that the constants are identified and the model can be judged.
+
+Each decode path gets points from far below to far above the last-level cache, over head counts and
+over the widths that its cost depends on. Points of one width, one head count and some contexts are
+never fitted: they say how well the model predicts what was not measured. LRKV of two ranks and MHA
+share a series of contexts, so that their crossing can be measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from lrkv_plan.errors import UsageError, did_you_mean
+from lrkv_plan.specs.attention import AttentionSpec, Backbone
+from lrkv_plan.specs.attention_text import parse_attention
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedPoint:
+    """One call to measure: a decode path of one design, shape and storage format.
+
+    ``role`` is "fit", or what the point is held out by: "random", "rank", "heads", "context".
+    """
+
+    path: str
+    attention: str
+    n_heads: int
+    head_dim: int
+    batch_size: int
+    context_tokens: int
+    dtype: str
+    role: str
+    query_tokens: int = 1
+    page_tokens: int = 0
+
+    @property
+    def name(self) -> str:
+        """Unique within a run; the role is no part of it."""
+        pages = f",pages={self.page_tokens}" if self.page_tokens else ""
+        return (
+            f"{self.path} {self.dtype} {self.attention} {self.n_heads}x{self.head_dim} "
+            f"B{self.batch_size} T{self.context_tokens} q{self.query_tokens}{pages}"
+        )
+
+    def spec(self) -> AttentionSpec:
+        """The attention of the point. Raises ``SpecError`` if the text does not fit the heads."""
+        backbone = Backbone(n_heads=self.n_heads, head_dim=self.head_dim, v_head_dim=self.head_dim)
+        return parse_attention(self.attention, backbone)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """How one path is sampled: designs and head counts that are fitted, and those held out.
+
+    ``rebuild`` marks paths whose work grows with the rank times the context (keys rebuilt): their
+    contexts are shorter, so that a call stays short.
+    """
+
+    family: str
+    designs: tuple[str, ...]
+    held_out_designs: tuple[str, ...] = ()
+    heads: tuple[int, ...] = (8, 16, 32)
+    held_out_heads: int = 24
+    rebuild: bool = False
+    query_tokens: tuple[int, ...] = (1,)
+
+
+# Ranks: small, aligned, and 55 (the paper's, not a multiple of 8) held out beside 64.
+SERIES = {
+    "grouped/plain": Series(family="grouped", designs=("mha", "gqa:4", "gqa:2")),
+    "grouped/sdpa": Series(family="grouped", designs=("mha", "gqa:4", "gqa:2")),
+    "mla/absorbed": Series(
+        family="mla", designs=("mla:512+64", "mla:256+64"), held_out_designs=("mla:384+64",),
+        heads=(4, 16, 64), held_out_heads=32,
+    ),
+    "mla/materialised": Series(
+        family="mla", designs=("mla:512+64", "mla:256+64"), held_out_designs=("mla:384+64",),
+        heads=(4, 8, 16), held_out_heads=12, rebuild=True,
+    ),
+    "lrkv/factored": Series(
+        family="lrkv", designs=("lrkv:16", "lrkv:32", "lrkv:64", "lrkv:96"),
+        held_out_designs=("lrkv:55", "lrkv:48"),
+    ),
+    "lrkv/rope_expand": Series(
+        family="lrkv",
+        designs=tuple(f"lrkv:{r},position=rope_expand" for r in (16, 32, 64)),
+        held_out_designs=("lrkv:55,position=rope_expand",), heads=(4, 8, 16), held_out_heads=12,
+        rebuild=True,
+    ),
+    "lrkv/materialised": Series(
+        family="lrkv", designs=("lrkv:16", "lrkv:32", "lrkv:64"), held_out_designs=("lrkv:55",),
+        heads=(4, 8, 16), held_out_heads=12, rebuild=True,
+    ),
+    "lrkv/fused": Series(
+        family="lrkv", designs=("lrkv:16", "lrkv:32", "lrkv:64", "lrkv:96"),
+        held_out_designs=("lrkv:55", "lrkv:48"),
+    ),
+}  # fmt: skip
+CROSSING = {
+    "grouped/plain": ("mha",),
+    "grouped/sdpa": ("mha",),
+    "lrkv/factored": ("lrkv:64", "lrkv:55"),
+    "lrkv/fused": ("lrkv:64", "lrkv:55"),
+}
+
+
+CROSSING_HEADS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Sizes that suit a device: contexts are ``unit`` times powers of two."""
+
+    unit: int
+    batches: tuple[int, ...]
+    head_dim: int = 128
+    steps: tuple[int, ...] = (1, 4, 16, 64)  # fitted
+    held_out_steps: tuple[int, ...] = (2, 8, 32)
+    rebuild_steps: tuple[int, ...] = (1, 4, 8)
+
+    def capped(self, heads: int, batch_size: int, step: int) -> tuple[int, int]:
+        """Batch and step of a call no larger than one crossing sequence at the longest context."""
+        room = CROSSING_HEADS * max(self.steps)
+        while heads * step > room:
+            step //= 2
+        return max(
+            b for b in self.batches if b <= max(1, min(batch_size, room // heads // step))
+        ), step
+
+
+# A cache of 16 heads at the longest context: 67 MB in fp32 on a CPU, 537 MB in bf16 on a GPU.
+SCALES = {
+    "cpu": Scale(unit=64, batches=(1, 2, 4)),
+    "cuda": Scale(unit=1024, batches=(1, 4, 16)),
+}
+
+
+def planned_points(
+    device: str,
+    dtypes: Sequence[str],
+    paths: Sequence[str],
+    *,
+    attention: Sequence[str] = (),
+    seed: int = 0,
+) -> list[PlannedPoint]:
+    """The points of a run, in random order.
+
+    Parameters
+    ----------
+    device : "cpu" or "cuda": how large the calls are.
+    paths : decode paths to measure.
+    attention : designs of the user's own; they are measured too, on every path of their family,
+        and fitted.
+    seed : of the random points and of the order.
+
+    Raises
+    ------
+    UsageError
+        If a path has no series.
+    """
+    scale, draw = SCALES[device], random.Random(seed)  # noqa: S311
+    points: dict[str, PlannedPoint] = {}
+    for dtype, path in itertools.product(dtypes, paths):
+        for point in _path_points(path, dtype, scale, attention, draw):
+            points.setdefault(point.name, point)
+    ordered = list(points.values())
+    draw.shuffle(ordered)
+    return ordered
+
+
+def _path_points(
+    path: str, dtype: str, scale: Scale, attention: Sequence[str], draw: random.Random
+) -> Iterator[PlannedPoint]:
+    """Fitted points first: where two coincide, the first role counts."""
+    if path not in SERIES:
+        raise UsageError(
+            f"path {path!r} is unknown{did_you_mean(path, SERIES)}; known: {', '.join(SERIES)}"
+        )
+    series = SERIES[path]
+    base = PlannedPoint(
+        path=path, attention=series.designs[0], n_heads=series.heads[0], head_dim=scale.head_dim,
+        batch_size=1, context_tokens=scale.unit, dtype=dtype, role="fit",
+    )  # fmt: skip
+    steps = scale.rebuild_steps if series.rebuild else scale.steps
+    between = tuple(s for s in scale.held_out_steps if s < max(steps))
+    own = [text for text in attention if text.partition(":")[0] in _texts(series.family)]
+    designs = (*series.designs, *(t for t in own if t not in series.held_out_designs))
+
+    def at(
+        role: str, text: str, heads: int, steps: Sequence[int], turn: int
+    ) -> Iterator[PlannedPoint]:
+        for index, step in enumerate(steps):
+            wanted = scale.batches[(index + turn) % len(scale.batches)]
+            batch, step = scale.capped(heads, wanted, step)
+            yield replace(
+                base, attention=text, n_heads=heads, batch_size=batch, role=role,
+                context_tokens=step * scale.unit,
+            )  # fmt: skip
+
+    for turn, (text, heads) in enumerate(itertools.product(designs, series.heads)):
+        # Half of the contexts for each pair, alternating: every pair of levels still meets.
+        yield from at("fit", text, heads, steps[turn % 2 :: 2], turn)
+    middle = series.heads[1]
+    for turn, text in enumerate(series.held_out_designs):
+        yield from at("rank", text, middle, steps, turn)
+    for turn, text in enumerate(designs[:2]):
+        yield from at("heads", text, series.held_out_heads, steps[1:], turn)
+    yield from at("context", designs[-1], middle, between, 0)
+    yield from _crossing(base, scale)
+    for _ in range(4):
+        heads, step = draw.choice(series.heads), draw.choice(between)
+        batch, step = scale.capped(heads, draw.choice(scale.batches), step)
+        yield replace(
+            base, attention=draw.choice(designs), n_heads=heads, batch_size=batch, role="random",
+            context_tokens=int(scale.unit * step * draw.uniform(0.7, 1.4)),
+        )  # fmt: skip
+
+
+def _texts(family: str) -> tuple[str, ...]:
+    return ("mha", "gqa", "mqa") if family == "grouped" else (family,)
+
+
+def _crossing(base: PlannedPoint, scale: Scale) -> Iterator[PlannedPoint]:
+    """One sequence of ``CROSSING_HEADS`` heads at every context, for designs that are compared."""
+    held_out = SERIES[base.path].held_out_designs
+    for text in CROSSING.get(base.path, ()):
+        for step in sorted((*scale.steps, *scale.held_out_steps)):
+            role = "context" if step in scale.held_out_steps else "fit"
+            yield replace(
+                base, attention=text, n_heads=CROSSING_HEADS, context_tokens=step * scale.unit,
+                role="rank" if text in held_out else role,
+            )  # fmt: skip

@@ -1,0 +1,159 @@
+"""The device that a run measures: its name, caches, memory and clocks, and its measured peaks.
+
+Facts come from torch, from the operating system's own files and from nvidia-smi; what none of
+them tells stays None. On a CPU the process keeps to one core and one thread: the shortest time of
+one thread repeats where that of several depends on what else runs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lrkv_plan.calibration.timing import CpuStopwatch, CudaStopwatch, Stopwatch, best_rate
+from lrkv_plan.calibration.torch_gate import torch_dtype
+
+STREAM_BYTES = 256 * 2**20
+GEMM_SIZE = {"cpu": 768, "cuda": 8192}
+PROBE_SECONDS = 0.6
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def prepare_cpu(threads: int) -> str:
+    """Fix the number of threads and, for one thread, the core; what was done, for the record."""
+    torch.set_num_threads(threads)
+    if threads == 1 and hasattr(os, "sched_setaffinity"):
+        core = max(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {core})
+        return f"1 thread on core {core}"
+    return f"{threads} threads"
+
+
+def stopwatch_of(device: torch.device) -> Stopwatch:
+    """The way to time calls on that device."""
+    if device.type == "cuda":
+        return CudaStopwatch(device, _l2_of_gpu(device))
+    return CpuStopwatch(cache_bytes(3) or cache_bytes(2))
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Facts about the device, as ``RunInfo`` names them; unknown ones are left out."""
+    facts = _cuda_facts(device) if device.type == "cuda" else _cpu_facts()
+    facts |= {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "load_average": load_average(),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def measured_peaks(device: torch.device, dtypes: Sequence[str], watch: Stopwatch) -> dict[str, Any]:
+    """Bandwidth of a plain read and FLOP/s of a square matrix product by format, as measured.
+
+    Returns
+    -------
+    ``stream_bytes_per_s`` and ``peak_flops_per_s``: the best of ``PROBE_SECONDS`` each.
+
+    Notes
+    -----
+    The product of two n x n matrices takes 2 n^3 FLOPs.
+    """
+    rows = torch.ones(STREAM_BYTES // 4, device=device)
+    stream = best_rate(STREAM_BYTES, rows.sum, seconds=PROBE_SECONDS, stopwatch=watch)
+    del rows
+    size = GEMM_SIZE[device.type]
+    peaks = {}
+    for dtype in dict.fromkeys(("fp32", *dtypes)):
+        one = torch.ones(size, size, device=device, dtype=torch_dtype(dtype))
+        peaks[dtype] = best_rate(
+            2 * size**3, lambda one=one: one @ one, seconds=PROBE_SECONDS, stopwatch=watch
+        )  # type: ignore[misc]
+    return {"stream_bytes_per_s": stream, "peak_flops_per_s": peaks}
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that a point may still take; None where the system does not tell. [bytes]"""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def load_average() -> float | None:
+    """Processes that ran or waited over the last minute."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def clock_hz(device: torch.device) -> float | None:
+    """The clock that the device says it runs at now. [Hz]"""
+    if device.type == "cuda":
+        answer = _nvidia_smi(device, "clocks.sm")
+        return float(answer) * 1e6 if answer and answer.replace(".", "").isdecimal() else None
+    clocks = [float(m) for m in re.findall(r"cpu MHz\s*:\s*([\d.]+)", _read(Path("/proc/cpuinfo")))]
+    return max(clocks) * 1e6 if clocks else None
+
+
+def cache_bytes(level: int) -> int | None:
+    """Size of core 0's cache of that level. [bytes]"""
+    for folder in sorted(_CACHES.glob("index*")):
+        size = re.fullmatch(r"(\d+)K", _read(folder / "size").strip())
+        if _read(folder / "level").strip() == str(level) and size:
+            return int(size[1]) * 1024
+    return None
+
+
+def _cpu_facts() -> dict[str, Any]:
+    name = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    total = re.search(r"^MemTotal:\s+(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
+    return {
+        "device_name": name[1].strip() if name else platform.processor() or None,
+        "mem_capacity_bytes": int(total[1]) * 1024 if total else None,
+        "l2_bytes": cache_bytes(2),
+        "l3_bytes": cache_bytes(3),
+        "clock_hz": clock_hz(torch.device("cpu")),
+    }
+
+
+def _cuda_facts(device: torch.device) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device_name": properties.name,
+        "mem_capacity_bytes": int(properties.total_memory),
+        "l2_bytes": _l2_of_gpu(device),
+        "n_sm": int(properties.multi_processor_count),
+        "driver": _nvidia_smi(device, "driver_version"),
+        "clock_hz": clock_hz(device),
+    }
+
+
+def _l2_of_gpu(device: torch.device) -> int | None:
+    size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)
+    return int(size) if size else None
+
+
+def _nvidia_smi(device: torch.device, field: str) -> str | None:
+    """One field of the device, asked by its identity: CUDA and nvidia-smi number GPUs apart."""
+    identity = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    chosen = ["-i", f"GPU-{identity}"] if identity else ["-i", str(device.index or 0)]
+    command = ["nvidia-smi", *chosen, f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
