@@ -26,8 +26,8 @@ class DecodeSample:
 
     ``n_bytes``, ``flops`` and ``work_units`` are predicted (calculators/attention_work.py) with
     shared rows read once; ``allocated_bytes`` is what torch holds for the cache, and
-    ``predicted_bytes`` what the calculators say it must be. ``control_*_s`` time the same
-    memory-bound call before and after. ``n_copies`` are cached heads, ``rank`` and ``latent_dim``
+    ``predicted_bytes`` what the calculators say it must be. ``controls_s`` time the same
+    memory-bound read before each of ``repeats_s`` (empty where none was made). ``n_copies`` are cached heads, ``rank`` and ``latent_dim``
     0 where a design has none; ``page_tokens`` 0 is a contiguous cache. ``role`` says whether a
     point may be fitted, and by what it is held out.
     """
@@ -58,9 +58,8 @@ class DecodeSample:
     allocated_bytes: int
     predicted_bytes: int
     peak_bytes: int
-    control_before_s: float
-    control_after_s: float
     repeats_s: tuple[float, ...]
+    controls_s: tuple[float, ...]
 
 
 COLUMNS = tuple(f.name for f in fields(DecodeSample))
@@ -174,6 +173,10 @@ def _text(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
+def _numbers(cell: str) -> tuple[float, ...]:
+    return tuple(map(float, cell.split(";"))) if cell else ()
+
+
 def _sample(row: dict[str, str], where: str) -> DecodeSample:
     values: dict[str, Any] = {}
     for name, kind in _KINDS.items():
@@ -181,14 +184,17 @@ def _sample(row: dict[str, str], where: str) -> DecodeSample:
         try:
             if cell is None:
                 raise ValueError
-            values[name] = tuple(map(float, cell.split(";"))) if kind is tuple else kind(cell)
+            values[name] = _numbers(cell) if kind is tuple else kind(cell)
         except ValueError:
             raise CalibrationError(f"{where}: column {name}: {shown(cell)} is no value") from None
     numbers = [v for v in values.values() if isinstance(v, int | float)]
-    if not all(0 <= v < float("inf") for v in (*numbers, *values["repeats_s"])):
+    numbers += [*values["repeats_s"], *values["controls_s"]]
+    if not all(0 <= v < float("inf") for v in numbers):
         raise CalibrationError(f"{where}: every number must be finite and not negative")
-    if min(values["repeats_s"]) <= 0 or values["n_bytes"] <= 0:
+    if min(values["repeats_s"], default=0) <= 0 or values["n_bytes"] <= 0:
         raise CalibrationError(f"{where}: repeats_s and n_bytes must be above 0")
+    if len(values["controls_s"]) not in (0, len(values["repeats_s"])):
+        raise CalibrationError(f"{where}: controls_s must be as many as repeats_s, or none")
     if values["role"] not in ROLES:
         raise CalibrationError(f"{where}: role {shown(values['role'])}: one of {', '.join(ROLES)}")
     return DecodeSample(**values)
