@@ -27,6 +27,7 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
         "calibration",
         "numpy",
         "scipy",
+        "torch",
     },
     "checkpoint": {"errors", "specs", "checkpoint", "safetensors"},
     "engines": {

@@ -1,0 +1,158 @@
+"""Paths that rebuild keys or values from what is cached, tile by tile.
+
+Scores of all tiles go to one fp32 matrix before one softmax. A fused kernel would carry an online
+softmax instead, to keep that matrix out of memory; here it is small beside the cache and rescaling
+would only add calls.
+"""
+
+from __future__ import annotations
+
+import torch
+from typing_extensions import override
+
+from lrkv_plan.calibration.decode.attend import StepInputs
+from lrkv_plan.calibration.decode.latent import AbsorbedLatent
+from lrkv_plan.calibration.decode.low_rank import FactoredLowRank
+from lrkv_plan.calibration.decode.products import add_scores
+from lrkv_plan.calibration.decode.tiles import (
+    Tile,
+    TileRotation,
+    add_tile_scores,
+    add_tile_values,
+    tiles,
+)
+from lrkv_plan.errors import UsageError
+from lrkv_plan.specs.attention_families import LowRankSpec
+
+
+class RotatedLowRank(FactoredLowRank):
+    """LRKV with ``rope_expand``: private keys Z B^T are rebuilt and rotated, the rest is factored.
+
+    Shared keys are cached rotated and scored once for a whole group of heads, like the values.
+    """
+
+    def __init__(self, inputs: StepInputs) -> None:
+        super().__init__(inputs)
+        self.basis = {
+            name: inputs.weights[name].transpose(1, 2).contiguous()
+            if name == "key_basis"
+            else inputs.weights[name]
+            for name in ("key_basis", "value_basis")
+            if name in inputs.weights
+        }
+        spec = inputs.spec
+        self.rotation: TileRotation | None = None
+        if isinstance(spec, LowRankSpec) and spec.position == "rope_expand":
+            if spec.head_dim % 2:
+                raise UsageError(
+                    f"position rope_expand turns pairs of scalars: head_dim {spec.head_dim} is odd"
+                )
+            self.rotation = TileRotation(inputs.positions, spec.head_dim, self.device)
+
+    def tiles_of(self, width: int) -> list[Tile]:
+        """Tiles in which every head's row of that width is rebuilt."""
+        return list(
+            tiles(
+                self.batch, self.scores.shape[3], self.heads * width, self.device,
+                self.inputs.tile_tokens,
+            )
+        )  # fmt: skip
+
+    def rebuilt(self, latents: torch.Tensor, basis: str, tile: Tile) -> torch.Tensor:
+        """(b, H, t, full width) in fp32 from latents (B, H, T, rank)."""
+        maps = self.basis[basis]
+        part = latents[tile.sequences, :, tile.tokens].to(maps.dtype)
+        return torch.matmul(part, maps).float()
+
+    @override
+    def score(self) -> None:
+        shared = self.cache.flat_rows("shared_key")
+        add_scores(self.by_copy(self.content_query, self.groups), shared, self.per_group, beta=0)
+        if "private_key" in self.cache.cached:
+            latents = self.cache.rows("private_key")
+            query = self.content_query.float()
+            for tile in self.tiles_of(self.head_dim):
+                keys = self.rebuilt(latents, "key_basis", tile)
+                if self.rotation is not None:
+                    keys = self.rotation(keys, tile)
+                part = self.scores[tile.sequences, :, :, tile.tokens]
+                add_tile_scores(part, query[tile.sequences], keys)
+        self.scale_and_add_rope()
+
+
+class ExpandedLowRank(RotatedLowRank):
+    """LRKV materialised: each head's full keys and values, S + Z B^T, are written out by tiles."""
+
+    def full(self, name: str, tile: Tile) -> torch.Tensor:
+        """Full rows (b, H, t, width) in fp32 of ``key`` or ``value``."""
+        shared = self.cache.rows(f"shared_{name}")[tile.sequences, :, tile.tokens].float()
+        sharing = self.heads // self.groups
+        if f"private_{name}" not in self.cache.cached:
+            return shared.repeat_interleave(sharing, dim=1)
+        rows = self.rebuilt(self.cache.rows(f"private_{name}"), f"{name}_basis", tile)
+        if name == "key" and self.rotation is not None:
+            rows = self.rotation(rows, tile)
+        by_group = rows.view(-1, self.groups, sharing, *rows.shape[2:])
+        by_group.add_(shared[:, :, None])
+        return rows
+
+    @override
+    def score(self) -> None:
+        self.scores.zero_()
+        query = self.content_query.float()
+        for tile in self.tiles_of(self.head_dim):
+            part = self.scores[tile.sequences, :, :, tile.tokens]
+            add_tile_scores(part, query[tile.sequences], self.full("key", tile))
+        self.scale_and_add_rope()
+
+    @override
+    def mix(self, shares: torch.Tensor) -> torch.Tensor:
+        width = self.cache.cached["shared_value"].width
+        outputs = self.new_outputs(width).zero_()
+        for tile in self.tiles_of(width):
+            part = shares[tile.sequences, :, :, tile.tokens]
+            add_tile_values(outputs[tile.sequences], part, self.full("value", tile))
+        return outputs
+
+
+class ExpandedLatent(AbsorbedLatent):
+    """MLA materialised: every head's keys c W_uk^T and values c W_uv are written out by tiles.
+
+    The rotary key stays shared and is scored for all heads at once.
+    """
+
+    def __init__(self, inputs: StepInputs) -> None:
+        super().__init__(inputs)
+        latent_dim = inputs.cache.cached["latent"].width
+        self.up = {  # (d_c, H width): one product rebuilds the rows of all heads
+            "key": inputs.weights["key_up"].permute(2, 0, 1).reshape(latent_dim, -1),
+            "value": inputs.weights["value_up"].permute(1, 0, 2).reshape(latent_dim, -1),
+        }
+
+    def _rebuilt(self, name: str, tile: Tile) -> torch.Tensor:
+        latents = self.cache.rows("latent")[tile.sequences, 0, tile.tokens]
+        rows = torch.matmul(latents.to(self.up[name].dtype), self.up[name])
+        return rows.view(*rows.shape[:2], self.heads, -1).transpose(1, 2).float()
+
+    def _tiles(self, width: int) -> list[Tile]:
+        per_token = self.heads * width
+        tokens = self.scores.shape[3]
+        return list(tiles(self.batch, tokens, per_token, self.device, self.inputs.tile_tokens))
+
+    @override
+    def score(self) -> None:
+        self.scores.zero_()
+        query = self.content_query.float()
+        for tile in self._tiles(query.shape[-1]):
+            part = self.scores[tile.sequences, :, :, tile.tokens]
+            add_tile_scores(part, query[tile.sequences], self._rebuilt("key", tile))
+        self.score_rope()
+
+    @override
+    def mix(self, shares: torch.Tensor) -> torch.Tensor:
+        width = self.weights["value_up"].shape[2]
+        outputs = self.new_outputs(width).zero_()
+        for tile in self._tiles(width):
+            part = shares[tile.sequences, :, :, tile.tokens]
+            add_tile_values(outputs[tile.sequences], part, self._rebuilt("value", tile))
+        return outputs
