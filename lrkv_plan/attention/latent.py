@@ -82,7 +82,7 @@ def _work(spec: LatentSpec) -> tuple[DecodeWork, ...]:
         ),
         DecodeWork(
             path="materialised",
-            kernel="mla_absorbed",
+            kernel="mla_materialised",
             per_token=scan,
             per_step=0,
             expand_per_token=rebuild,

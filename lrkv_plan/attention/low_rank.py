@@ -106,7 +106,7 @@ def _work(spec: LowRankSpec) -> tuple[DecodeWork, ...]:
     rebuild_keys, value_map = key_rank * key_dim, value_rank * value_dim
     expanded = DecodeWork(
         path="rope_expand",
-        kernel="low_rank",
+        kernel="low_rank_expand",
         per_token=heads * (key_dim + value_scan),
         per_step=heads * value_map,
         expand_per_token=heads * rebuild_keys,
@@ -119,7 +119,7 @@ def _work(spec: LowRankSpec) -> tuple[DecodeWork, ...]:
     )
     materialised = DecodeWork(
         path="materialised",
-        kernel="low_rank",
+        kernel="low_rank_materialised",
         per_token=heads * (key_dim + rope + value_dim),
         per_step=0,
         expand_per_token=heads * (rebuild_keys + value_map),

@@ -2,8 +2,8 @@
 
 In this order: measured on this GPU for this shape; measured there for another shape; measured on
 a GPU of the same generation; the datasheet with typical efficiencies. Every step down widens the
-band and adds a note. Kernels that nobody has measured (LRKV) take the grouped kernel's constants
-with their assumptions stated.
+band and adds a note. Kernels that were not measured take those of another (``LENDERS``: LRKV the
+grouped kernel's) with their assumptions stated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 from lrkv_plan.calculators.kernel_time import KernelModel
 from lrkv_plan.errors import SpecError, UsageError, did_you_mean
 from lrkv_plan.specs.hardware import HardwareProfile
-from lrkv_plan.specs.kernels import KERNELS, KernelConstants
+from lrkv_plan.specs.kernels import KERNELS, LENDERS, KernelConstants
 
 # Typical constants where nothing was measured: the priors of ``calibration/fit.py``.
 DATASHEET_T0_S = 15e-6
@@ -57,7 +57,7 @@ def kernel_model(
     profile
         The GPU.
     kernel
-        ``grouped`` (MHA, GQA, MQA), ``mla_absorbed`` or ``low_rank``.
+        ``grouped`` (MHA, GQA, MQA), ``mla_absorbed``, ``low_rank`` ...: ``specs.kernels.KERNELS``.
     kv_dtype
         Storage format of the cache; fp16 counts as bf16.
     query_heads_per_kv_head : query heads that read one cached head; for MLA the heads per GPU.
@@ -94,12 +94,14 @@ def kernel_model(
     shape = {"query_heads_per_kv_head": query_heads_per_kv_head, "head_dim": head_dim}
     if backend is not None:
         raise UsageError(_no_backend(profile, kernel, kv_dtype, backend))
-    if kernel == "low_rank":
-        shape["query_heads_per_kv_head"] = 1  # every head has latents of its own
+    lender = LENDERS.get(kernel)
+    if lender is not None:
+        if lender == "grouped":
+            shape["query_heads_per_kv_head"] = 1  # every head has latents of its own
         found = kernel_model(
-            profile, "grouped", kv_dtype, regime=regime, relatives=relatives, **shape  # type: ignore[arg-type]
+            profile, lender, kv_dtype, regime=regime, relatives=relatives, **shape  # type: ignore[arg-type]
         )  # fmt: skip
-        return _assumed_low_rank(found)
+        return _assumed_low_rank(found) if lender == "grouped" else _lent(found, kernel)
     return _datasheet(profile, kernel, kv_dtype, regime)
 
 
@@ -202,8 +204,19 @@ def _assumed_low_rank(found: KernelModel) -> KernelModel:
     )  # fmt: skip
 
 
+def _lent(found: KernelModel, kernel: str) -> KernelModel:
+    """The constants of another path of the same family."""
+    if found.basis in ("assumed", "datasheet"):
+        return found  # its notes say so
+    note = f"assumed: {kernel} was not measured; constants are those of {found.kernel}"
+    return replace(
+        found, kernel=kernel, basis="assumed", held_out_median_error=None, held_out_p90_error=None,
+        notes=(*found.notes, note),
+    )  # fmt: skip
+
+
 def _datasheet(profile: HardwareProfile, kernel: str, kv_dtype: str, regime: str) -> KernelModel:
-    peak = "bf16" if "bf16" in profile.peak_flops_per_s else "fp16"
+    peak = profile.matmul_peak
     note = (
         f"datasheet: {kernel} with {kv_dtype} cache ({regime}) was not measured on "
         f"{profile.generation} GPUs; typical t0 15 us, beta 0.85, phi 0.6 of {peak}"

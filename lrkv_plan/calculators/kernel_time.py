@@ -1,8 +1,9 @@
 """How long one kernel call takes: a fixed time plus the slower of memory traffic and arithmetic.
 
-``t = t0 + max(bytes / (beta BW), flops / (phi peak))``, and two named variants where measurements
-demand them. Left out: what a kernel reads and computes (the caller counts it), which constants
-apply (``kernel_lookup``), and launch gaps between kernels. Scalars and numpy arrays both work.
+``t = t0 + max(bytes / (beta BW), flops / (phi peak))``, and three named variants where
+measurements demand them. Left out: what a kernel reads and computes (the caller counts it), which
+constants apply (``kernel_lookup``), and launch gaps between kernels. Scalars and numpy arrays both
+work.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
     Number: TypeAlias = float | npt.NDArray[np.float64]
 
-FORMS = ("base", "per_work_unit", "no_split")
+FORMS = ("base", "per_work_unit", "no_split", "sum")
+COUNTS_WORK_UNITS = ("per_work_unit", "no_split")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,8 @@ def kernel_time(
     n_bytes : bytes that the call moves between memory and the GPU. [bytes]
     flops : floating-point operations; a multiply-add is 2. [FLOPs]
     work_units : pieces that the kernel can deal out without splitting a sequence: sequences times
-        cached heads (``grouped``), sequences (``mla_absorbed``). Not needed by form ``base``.
+        cached heads (``grouped``), sequences (``mla_absorbed``). Needed by the forms in
+        ``COUNTS_WORK_UNITS``.
 
     Returns
     -------
@@ -104,6 +107,8 @@ def kernel_time(
     per_work_unit  t = base + c u: each of u units costs a fixed time
     no_split       t = t0 + max(...) / min(1, u / u_full): fewer than u_full units leave
                    processors and bandwidth idle, because the kernel does not split a sequence
+    sum            t = t0 + bytes / (beta BW) + flops / (phi peak): nothing overlaps, as where a
+                   processor copies before it multiplies
 
     ``scripts/fit_kernels.py`` chooses the form by held-out error.
 
@@ -118,7 +123,7 @@ def kernel_time(
     _check("n_bytes", n_bytes)
     _check("flops", flops)
     occupancy: Number = 1.0
-    if model.form != "base":
+    if model.form in COUNTS_WORK_UNITS:
         if work_units is None:
             raise UsageError(f"work_units: form {model.form!r} of {model.kernel} needs them")
         _check("work_units", work_units)
@@ -126,7 +131,9 @@ def kernel_time(
             occupancy = _smaller(1.0, _larger(work_units, 1.0) / model.full_work_units)
     memory_s = n_bytes / (model.bytes_per_s * occupancy)
     compute_s = flops / (model.flops_per_s * occupancy)
-    time_s: Number = model.t0_s + _larger(memory_s, compute_s)
+    is_sum = model.form == "sum"
+    busy_s = memory_s + compute_s if is_sum else _larger(memory_s, compute_s)
+    time_s: Number = model.t0_s + busy_s
     if model.form == "per_work_unit":
         time_s = time_s + model.work_unit_s * work_units  # type: ignore[operator]
     return KernelTime(

@@ -87,7 +87,7 @@ def step_model(
         work=work,
         kernels=kernels,
         mem_bandwidth_bytes_per_s=hardware.mem_bandwidth_bytes_per_s,
-        peak_flops_per_s=peak_of(hardware, _matmul_peak(hardware)),
+        peak_flops_per_s=peak_of(hardware, hardware.matmul_peak),
         all_reduce=all_reduce if tp_size > 1 else None,
         remarks=tuple(dict.fromkeys((*notes, *work.remarks))),
     )
@@ -114,10 +114,6 @@ def _rests_on(kernel: KernelModel) -> str:
     measured = "" if error is None else f", held-out median error {error:.1%}"
     backend = f" ({kernel.backend})" if kernel.backend else ""
     return f"attention kernel {kernel.kernel}, {kernel.kv_dtype}: {kernel.basis}{backend}{measured}"
-
-
-def _matmul_peak(hardware: HardwareProfile) -> str:
-    return "bf16" if "bf16" in hardware.peak_flops_per_s else "fp16"
 
 
 def step_grid(

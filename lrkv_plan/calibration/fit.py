@@ -8,6 +8,7 @@ unless the calls exclude the prior's value (they may bound a constant from one s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ _NAMES = {
     "base": ("t0_s", "beta", "phi"),
     "per_work_unit": ("t0_s", "beta", "phi", "work_unit_s"),
     "no_split": ("t0_s", "beta", "phi", "full_work_units"),
+    "sum": ("t0_s", "beta", "phi"),
 }
 PRIOR_WEIGHT = 1.0
 NEAR_RIDGE = 0.1  # of the datasheet's ridge: below it arithmetic cannot be what is slow
@@ -64,8 +66,8 @@ class KernelFit:
         return np.log(samples.time_s / predicted_s(self.form, self.constants, samples))
 
 
-def predicted_s(form: str, constants: dict[str, float], samples: KernelSamples) -> FloatArray:
-    """Predicted seconds of each call."""
+def predicted_s(form: str, constants: Mapping[str, Any], samples: KernelSamples) -> FloatArray:
+    """Predicted seconds of each call; a row each where constants are columns."""
     model = KernelModel(
         t0_s=constants["t0_s"],
         bytes_per_s=constants["beta"] * samples.bandwidth,
@@ -79,7 +81,9 @@ def predicted_s(form: str, constants: dict[str, float], samples: KernelSamples) 
     return times  # type: ignore[no-any-return]
 
 
-def fit_kernel(samples: KernelSamples, form: str = "base") -> KernelFit:
+def fit_kernel(
+    samples: KernelSamples, form: str = "base", *, priors: Mapping[str, Prior] = PRIORS
+) -> KernelFit:
     """The constants of ``form`` that describe the calls best.
 
     Parameters
@@ -87,7 +91,9 @@ def fit_kernel(samples: KernelSamples, form: str = "base") -> KernelFit:
     samples
         Calls of one kernel, at least ``MIN_POINTS``.
     form
-        ``base``, ``per_work_unit`` or ``no_split``; see ``kernel_time``.
+        One of ``kernel_time.FORMS``.
+    priors
+        Expected values and widths by name; those of GPUs' attention kernels if not given.
 
     Returns
     -------
@@ -109,23 +115,25 @@ def fit_kernel(samples: KernelSamples, form: str = "base") -> KernelFit:
     if len(samples) < MIN_POINTS:
         raise CalibrationError(f"{len(samples)} points are too few to fit; need {MIN_POINTS}")
     names = _NAMES[form]
-    solved, cost = _solve(form, samples, names, _starts(form, samples))
-    widths = _posterior_widths(form, solved, samples)
+    solved, cost = _solve(form, samples, names, _starts(form, samples, priors), priors)
+    widths = posterior_widths(form, solved, samples, priors)
     free = list(names)
     for name in names:
-        if widths[name] < IDENTIFIED_BELOW * PRIORS[name].width or len(free) == 1:
+        if widths[name] < IDENTIFIED_BELOW * priors[name].width or len(free) == 1:
             continue
         others = tuple(n for n in free if n != name)
-        held, held_cost = _solve(form, samples, others, [solved])
+        held, held_cost = _solve(form, samples, others, [solved], priors)
         if held_cost - cost < EXCLUDED_BY:
             free.remove(name)
             solved, cost = held, held_cost
-    if all(widths[n] > IDENTIFIED_BELOW * PRIORS[n].width for n in free):
+    if all(widths[n] > IDENTIFIED_BELOW * priors[n].width for n in free):
         raise CalibrationError("the points identify no constant: all of one kind and size")
     return KernelFit(form=form, constants=solved, identified=tuple(free), n_points=len(samples))
 
 
-def _starts(form: str, samples: KernelSamples) -> list[dict[str, float]]:
+def _starts(
+    form: str, samples: KernelSamples, priors: Mapping[str, Prior]
+) -> list[dict[str, float]]:
     """Starting points, since max() and min() leave several optima.
 
     The prior, with more and with less arithmetic where the calls come near the ridge; for
@@ -133,27 +141,33 @@ def _starts(form: str, samples: KernelSamples) -> list[dict[str, float]]:
     """
     import numpy as np
 
-    start = {name: PRIORS[name].value for name in _NAMES[form]}
+    start = {name: priors[name].value for name in _NAMES[form]}
+    if form == "sum":
+        return [start]
     if form != "no_split":
         ridge = samples.peak / samples.bandwidth
         if float((samples.flops / samples.n_bytes).max()) < NEAR_RIDGE * ridge:
             return [start]
-        return [start | {"phi": phi} for phi in (0.3, 0.6, 1.2)]
+        return [start | {"phi": start["phi"] * factor} for factor in (0.5, 1.0, 2.0)]
     low, high = np.quantile(samples.work_units, (0.3, 0.9))
     return [start | {"full_work_units": float(units) + 1} for units in (low, high)]
 
 
 def _solve(
-    form: str, samples: KernelSamples, free: tuple[str, ...], starts: list[dict[str, float]]
+    form: str,
+    samples: KernelSamples,
+    free: tuple[str, ...],
+    starts: list[dict[str, float]],
+    priors: Mapping[str, Prior],
 ) -> tuple[dict[str, float], float]:
     """Best constants, only ``free`` ones off their prior, and their half chi-square."""
     import numpy as np
     from scipy.optimize import least_squares
 
     names = _NAMES[form]
-    held = {n: PRIORS[n].value for n in names if n not in free}
-    centres = np.log([PRIORS[n].value for n in free])
-    tightness = PRIOR_WEIGHT * RESIDUAL_SCALE / np.array([PRIORS[n].width for n in free])
+    held = {n: priors[n].value for n in names if n not in free}
+    centres = np.log([priors[n].value for n in free])
+    tightness = PRIOR_WEIGHT * RESIDUAL_SCALE / np.array([priors[n].width for n in free])
     measured = np.log(samples.time_s)
 
     def constants(logs: FloatArray) -> dict[str, float]:
@@ -164,7 +178,7 @@ def _solve(
         return np.concatenate((np.log(predicted) - measured, tightness * (logs - centres)))
 
     def slopes(logs: FloatArray) -> FloatArray:
-        data = _log_slopes(form, constants(logs), samples)
+        data = log_slopes(form, constants(logs), samples)
         return np.vstack((np.column_stack([data[n] for n in free]), np.diag(tightness)))
 
     best: Any = None
@@ -178,10 +192,10 @@ def _solve(
     return {n: solved[n] for n in names}, float(best.cost) / RESIDUAL_SCALE**2
 
 
-def _log_slopes(
-    form: str, constants: dict[str, float], samples: KernelSamples
+def log_slopes(
+    form: str, constants: Mapping[str, Any], samples: KernelSamples
 ) -> dict[str, FloatArray]:
-    """d ln t / d ln c of every constant, call by call."""
+    """d ln t / d ln c of every constant, call by call; a row each where constants are columns."""
     import numpy as np
 
     memory = samples.n_bytes / (constants["beta"] * samples.bandwidth)
@@ -190,6 +204,10 @@ def _log_slopes(
     if form == "no_split":
         occupancy = np.minimum(1.0, samples.work_units / constants["full_work_units"])
     total = predicted_s(form, constants, samples)
+    if form == "sum":
+        return {
+            "t0_s": constants["t0_s"] / total, "beta": -memory / total, "phi": -compute / total,
+        }  # fmt: skip
     slower = np.maximum(memory, compute) / occupancy / total
     slopes = {
         "t0_s": constants["t0_s"] / total,
@@ -203,18 +221,18 @@ def _log_slopes(
     return slopes
 
 
-def _posterior_widths(
-    form: str, constants: dict[str, float], samples: KernelSamples
+def posterior_widths(
+    form: str, constants: dict[str, float], samples: KernelSamples, priors: Mapping[str, Prior]
 ) -> dict[str, float]:
     """Standard error of each constant's log, prior included; near the prior's width if unknown."""
     import numpy as np
 
     names = _NAMES[form]
-    slopes = _log_slopes(form, constants, samples)
+    slopes = log_slopes(form, constants, samples)
     matrix = np.column_stack([slopes[n] for n in names])
     errors = np.log(samples.time_s / predicted_s(form, constants, samples))
     spread = max(RESIDUAL_SCALE, 1.4826 * float(np.median(np.abs(errors))))
     information = matrix.T @ matrix / spread**2
-    information += np.diag([PRIORS[n].width ** -2.0 for n in names])
+    information += np.diag([priors[n].width ** -2.0 for n in names])
     widths = np.sqrt(np.diag(np.linalg.inv(information)))
     return dict(zip(names, widths.tolist(), strict=True))

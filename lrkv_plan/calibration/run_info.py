@@ -44,7 +44,7 @@ class RunInfo(Frozen):
     command: Remark | None = None
     seed: Count | None = None
     stream_bytes_per_s: BytesPerSecond | None = None
-    peak_flops_per_s: dict[str, FlopsPerSecond] = {}
+    peak_flops_per_s: dict[str, FlopsPerSecond] = Field(default_factory=dict)
     mem_capacity_bytes: ByteCount | None = None
     l2_bytes: ByteCount | None = None
     l3_bytes: ByteCount | None = None
@@ -54,7 +54,7 @@ class RunInfo(Frozen):
     load_average_end: Load | None = None
     clock_hz: Annotated[float, Field(gt=0, le=1e12)] | None = None
     budget_s: Annotated[float, Field(gt=0, le=1e7)] | None = None
-    skipped: dict[str, Remark] = {}
+    skipped: dict[str, Remark] = Field(default_factory=dict)
     notes: tuple[Remark, ...] = ()
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from lrkv_plan.calculators.kernel_time import FORMS
 from lrkv_plan.calibration.bands import band, n_independent
 from lrkv_plan.calibration.fit import MIN_POINTS, KernelFit, fit_kernel
 from lrkv_plan.errors import CalibrationError
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     Mask: TypeAlias = npt.NDArray[np.bool_]
     Fold: TypeAlias = tuple[Mask, Mask]  # rows to fit, rows to judge
 
+OFFERED = ("base", "per_work_unit", "no_split")  # to GPU kernels, which overlap their copies
 GAIN = 0.9  # left-out error of what is richer, over that of what is simpler
 MIN_CELL_POINTS = 12
 MIN_RICH_POINTS = 24  # for a fourth constant, and only where longer contexts can judge it
@@ -131,7 +131,9 @@ def left_out_errors(samples: KernelSamples, form: str, folds: list[Fold]) -> Flo
     return np.concatenate(errors) if errors else np.empty(0)
 
 
-def best_cell(samples: KernelSamples, cell: Cell, forms: tuple[str, ...] = FORMS) -> CellFit | None:
+def best_cell(
+    samples: KernelSamples, cell: Cell, forms: tuple[str, ...] = OFFERED
+) -> CellFit | None:
     """The form for one cell; None where its rows are too few or say nothing."""
     import numpy as np
 
@@ -160,7 +162,7 @@ def best_cell(samples: KernelSamples, cell: Cell, forms: tuple[str, ...] = FORMS
 
 
 def best_partition(
-    kernel: str, samples: KernelSamples, forms: tuple[str, ...] = FORMS, *, may_split: bool = True
+    kernel: str, samples: KernelSamples, forms: tuple[str, ...] = OFFERED, *, may_split: bool = True
 ) -> tuple[CellFit, ...]:
     """The cells for one group of calls, each with its form and constants.
 
@@ -213,7 +215,7 @@ def judged(
     samples: KernelSamples,
     folds: list[Fold],
     *,
-    forms: tuple[str, ...] = FORMS,
+    forms: tuple[str, ...] = OFFERED,
     may_split: bool = True,
 ) -> tuple[FloatArray, Mask]:
     """Errors and band hits on rows that neither the choice of form nor the fit has seen.

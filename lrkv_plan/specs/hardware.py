@@ -42,6 +42,12 @@ class HardwareProfile(Frozen):
     kernels: tuple[KernelConstants, ...] = ()
     allreduce: tuple[AllReduceConstants, ...] = ()
 
+    @property
+    def matmul_peak(self) -> str:
+        """Name of the peak that matrix products in 16 bit run at; wider formats where none is."""
+        wide = ("bf16", "fp16", "tf32", "fp32")
+        return next((name for name in wide if name in self.peak_flops_per_s), "fp16")
+
     @field_validator("peak_flops_per_s")
     @classmethod
     def _known_peaks(cls, peaks: dict[str, float]) -> dict[str, float]:

@@ -7,13 +7,24 @@ and ``calculators/allreduce_time.py``; ``scripts/fit_kernels.py`` writes the ent
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from lrkv_plan.specs.base import ByteCount, Flag, Frozen, Name, Remark
 
-KERNELS = ("grouped", "mla_absorbed", "low_rank")
+KernelName: TypeAlias = Literal[
+    "grouped", "mla_absorbed", "mla_materialised", "low_rank", "low_rank_expand",
+    "low_rank_materialised",
+]  # fmt: skip
+KERNELS: tuple[str, ...] = get_args(KernelName)
+# Whose constants a kernel takes where it was not measured itself.
+LENDERS = {
+    "mla_materialised": "mla_absorbed",
+    "low_rank": "grouped",
+    "low_rank_expand": "low_rank",
+    "low_rank_materialised": "low_rank",
+}
 MAX_QUERY_HEADS = 65_536
 
 Seconds = Annotated[float, Field(gt=0, le=10)]
@@ -60,9 +71,9 @@ class KernelConstants(FittedEntry):
     an entry to the shapes that its engine serves with one compiled kernel; None means all.
     """
 
-    kernel: Literal["grouped", "mla_absorbed", "low_rank"]
+    kernel: KernelName
     kv_dtype: Name
-    form: Literal["base", "per_work_unit", "no_split"]
+    form: Literal["base", "per_work_unit", "no_split", "sum"]
     regime: Literal["cold", "l2_hot"] = "cold"
     preferred: Flag = False
     t0_s: Seconds

@@ -17,7 +17,7 @@ from lrkv_plan.calculators.kernel_lookup import (
     kernel_model,
 )
 from lrkv_plan.calculators.kernel_time import (
-    FORMS,
+    COUNTS_WORK_UNITS,
     KernelModel,
     grouped_work,
     kernel_time,
@@ -33,7 +33,8 @@ MODEL = KernelModel(
 UNIT = replace(MODEL, form="per_work_unit", work_unit_s=1e-7)
 NO_SPLIT = replace(MODEL, form="no_split", full_work_units=100.0)
 amounts = st.floats(0, 1e15)
-models = st.sampled_from([MODEL, UNIT, NO_SPLIT])
+SUM = replace(MODEL, form="sum")
+models = st.sampled_from([MODEL, UNIT, NO_SPLIT, SUM])
 
 
 def test_without_work_only_the_fixed_time_is_left() -> None:
@@ -49,11 +50,19 @@ def test_at_the_ridge_both_bounds_agree() -> None:
 def test_each_form_worked_by_hand() -> None:
     # 4 GB / 2 TB/s = 2 ms; 500 GFLOP / 500 TFLOP/s = 1 ms; the slower counts.
     assert kernel_time(MODEL, 4e9, 500e9).time_s == pytest.approx(2.01e-3, rel=1e-12)
+    assert kernel_time(SUM, 4e9, 500e9).time_s == pytest.approx(3.01e-3, rel=1e-12)
     # 20 units of 0.1 us add 2 us.
     assert kernel_time(UNIT, 4e9, 500e9, 20).time_s == pytest.approx(2.012e-3, rel=1e-12)
     # 25 of the 100 units that fill the GPU: a quarter of the speed.
     assert kernel_time(NO_SPLIT, 4e9, 500e9, 25).time_s == pytest.approx(8.01e-3, rel=1e-12)
     assert kernel_time(NO_SPLIT, 4e9, 500e9, 400).time_s == pytest.approx(2.01e-3, rel=1e-12)
+
+
+@given(amounts, amounts)
+def test_without_overlap_a_call_takes_at_most_twice_as_long(n_bytes: float, flops: float) -> None:
+    overlapped = kernel_time(replace(MODEL, t0_s=0.0), n_bytes, flops).time_s
+    added = kernel_time(replace(SUM, t0_s=0.0), n_bytes, flops).time_s
+    assert overlapped <= added <= 2 * overlapped
 
 
 def test_the_band_multiplies_the_time() -> None:
@@ -92,7 +101,7 @@ def test_what_is_no_amount_is_refused(bad: object) -> None:
         kernel_time(MODEL, bad, 0)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("form", [f for f in FORMS if f != "base"])
+@pytest.mark.parametrize("form", COUNTS_WORK_UNITS)
 def test_a_form_that_needs_work_units_says_so(form: str) -> None:
     with pytest.raises(UsageError, match="work_units"):
         kernel_time(replace(MODEL, form=form), 1, 1)
@@ -165,6 +174,37 @@ def test_low_rank_states_its_assumptions() -> None:
     assert found.bytes_per_s == grouped.bytes_per_s
     assert found.band90[1] == pytest.approx(grouped.band90[1] / 0.75)
     assert found.held_out_median_error is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "lender"),
+    [("low_rank_expand", "low_rank"), ("low_rank_materialised", "low_rank"),
+     ("mla_materialised", "mla_absorbed")],
+)  # fmt: skip
+def test_a_path_not_measured_takes_the_constants_of_its_family(kernel: str, lender: str) -> None:
+    h200 = load_hardware("h200")
+    of_lender = kernel_model(h200, lender, "bf16", query_heads_per_kv_head=16)
+    found = kernel_model(h200, kernel, "bf16", query_heads_per_kv_head=16)
+    assert found.basis == "assumed"
+    assert found.held_out_median_error is None
+    assert (found.t0_s, found.bytes_per_s, found.flops_per_s, found.band90) == (
+        of_lender.t0_s, of_lender.bytes_per_s, of_lender.flops_per_s, of_lender.band90
+    )  # fmt: skip
+    assert any(note.startswith("assumed:") for note in found.notes)
+
+
+def test_a_measured_path_needs_no_lender_and_lends_to_its_family() -> None:
+    h200 = load_hardware("h200")
+    entry = next(e for e in h200.kernels if e.kernel == "grouped" and e.preferred)
+    measured = entry.model_copy(
+        update={"kernel": "low_rank", "t0_s": 3e-5, "query_heads_per_kv_head": None,
+                "head_dims": None}
+    )  # fmt: skip
+    own = h200.model_copy(update={"kernels": (*h200.kernels, measured)})
+    assert kernel_model(own, "low_rank", entry.kv_dtype).basis == "measured"
+    lent = kernel_model(own, "low_rank_expand", entry.kv_dtype)
+    assert (lent.basis, lent.t0_s, lent.kernel) == ("assumed", 3e-5, "low_rank_expand")
+    assert lent.notes[-1].endswith("constants are those of low_rank")
 
 
 @pytest.mark.parametrize(

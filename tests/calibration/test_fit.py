@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from lrkv_plan.calculators.kernel_time import grouped_work, mla_absorbed_work
+from lrkv_plan.calculators.kernel_time import FORMS, grouped_work, mla_absorbed_work
 from lrkv_plan.calibration.fit import PRIORS, fit_kernel, predicted_s
 from lrkv_plan.calibration.fit_allreduce import AllReduceSamples, fit_allreduce, log_errors
 from lrkv_plan.calibration.samples import KernelSamples
@@ -56,7 +56,7 @@ def timed(samples: KernelSamples, form: str, noise: float = 0.0, seed: int = 1) 
     return KernelSamples(**{**vars(samples), "time_s": times})
 
 
-@pytest.mark.parametrize("form", ["base", "per_work_unit", "no_split"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("noise", "rel"), [(0.0, 0.01), (0.03, 0.06)])
 def test_known_constants_come_back(form: str, noise: float, rel: float) -> None:
     fit = fit_kernel(timed(calls(mla=True), form, noise), form)
