@@ -1,0 +1,222 @@
+"""The workers of one run: joining, collectives whose failures end in one line, agreeing on errors.
+
+Every collective is called by all workers in the same order. A worker that fails must not leave the
+others waiting: errors that a person can mend are exchanged (``agree``), a lost worker ends the
+others' collectives after ``TIMEOUT_S`` or as soon as its connection closes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lrkv_plan.calibration.torch_gate import require_torch, resolve_device
+from lrkv_plan.errors import CalibrationError, PlanError, UsageError, shown
+
+if TYPE_CHECKING:
+    import torch
+
+TIMEOUT_S = 120.0
+STARTED_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+COMMAND = "torchrun --nproc-per-node 2 -m lrkv_plan.calibration.tensor_parallel --output DIR"
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where this process stands: ``index`` of ``n_workers``, and how they find each other."""
+
+    index: int
+    local_index: int
+    n_workers: int
+    init_method: str = "env://"
+
+
+def place_from(environment: Mapping[str, str]) -> Place:
+    """The place that torchrun gave this process.
+
+    Raises
+    ------
+    UsageError
+        If torchrun did not start it, or it is the only one.
+    """
+    values = [environment.get(name, "") for name in STARTED_BY_TORCHRUN]
+    if not all(values) or not all(value.isdecimal() for value in values[:3]):
+        raise UsageError(f"this measures several processes together; start it with: {COMMAND}")
+    index, n_workers, local_index = map(int, values[:3])
+    if n_workers < 2:
+        raise UsageError(f"1 process has nobody to reduce with; start at least two: {COMMAND}")
+    return Place(index=index, local_index=local_index, n_workers=n_workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The workers, as one of them sees them."""
+
+    index: int
+    n_workers: int
+    device: torch.device
+    backend: str
+    dist: Any
+    blocks: dict[int, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the workers have a GPU each."""
+        return self.device.type == "cuda"
+
+    def barrier(self) -> None:
+        """Wait for all workers."""
+        with _others_may_be_lost(self):
+            self.dist.barrier()
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Sum over all workers, in place."""
+        with _others_may_be_lost(self):
+            self.dist.all_reduce(tensor)
+
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        """Give one other worker a tensor, which it must receive."""
+        with _others_may_be_lost(self):
+            self.dist.send(tensor, to)
+
+    def receive(self, tensor: torch.Tensor, sender: int) -> None:
+        """Fill a tensor with what one other worker sends."""
+        with _others_may_be_lost(self):
+            self.dist.recv(tensor, sender)
+
+    def all_gather(
+        self, parts: list[torch.Tensor], mine: torch.Tensor, members: Any = None
+    ) -> None:
+        """Fill ``parts`` with every member's ``mine``, in their order; all workers when None."""
+        with _others_may_be_lost(self):
+            self.dist.all_gather(parts, mine, group=members)
+
+    def subgroups(self, size: int) -> Any:
+        """A handle to this worker's block of ``size`` neighbours; None for all workers."""
+        if size == self.n_workers:
+            return None
+        if size not in self.blocks:
+            with _others_may_be_lost(self):
+                for start in range(0, self.n_workers, size):  # every worker creates every block
+                    block = self.dist.new_group(list(range(start, start + size)))
+                    if start <= self.index < start + size:
+                        self.blocks[size] = block
+        return self.blocks[size]
+
+    def each(self, value: Result) -> list[Result]:
+        """What every worker gave, in their order; small picklable values."""
+        values: list[Any] = [None] * self.n_workers
+        with _others_may_be_lost(self):
+            self.dist.all_gather_object(values, value)
+        return values
+
+    def slowest(self, times_s: Sequence[float]) -> tuple[float, ...]:
+        """Element by element the largest over the workers. [s]"""
+        return tuple(max(column) for column in zip(*self.each(tuple(times_s)), strict=True))
+
+    def agree(self, work: Callable[[], Result]) -> Result:
+        """``work`` done by every worker; if one fails, all raise its error.
+
+        Raises
+        ------
+        PlanError
+            The error of the first worker that had one.
+        """
+        result: Any = None
+        failed: tuple[type[PlanError], str] | None = None
+        try:
+            result = work()
+        except PlanError as error:
+            failed = type(error), str(error)
+        for other in self.each(failed):
+            if other is not None:
+                raise other[0](other[1])
+        return result  # type: ignore[no-any-return]
+
+    def first_does(self, work: Callable[[], Result]) -> Result | None:
+        """``work`` done by worker 0 alone; its error is everybody's. None on the others."""
+        return self.agree(lambda: work() if self.index == 0 else None)
+
+
+@contextmanager
+def _others_may_be_lost(group: Group) -> Iterator[None]:
+    """A collective's RuntimeError as one line. gloo and nccl raise no narrower type."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = str(error).splitlines()[:1]
+        raise CalibrationError(
+            f"worker {group.index} of {group.n_workers} lost another one: {''.join(first)}"
+        ) from None
+
+
+@contextmanager
+def joined(place: Place, device_name: str, timeout_s: float = TIMEOUT_S) -> Iterator[Group]:
+    """The group, left again at the end.
+
+    Raises
+    ------
+    UsageError, CalibrationError
+        If the device is unknown or not there, or another worker does not come.
+    """
+    require_torch()
+    device = worker_device(place, device_name)
+    dist = importlib.import_module("torch.distributed")
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    group = Group(
+        index=place.index, n_workers=place.n_workers, device=device, backend=backend, dist=dist
+    )
+    with _others_may_be_lost(group):
+        dist.init_process_group(
+            backend, init_method=place.init_method, rank=place.index, world_size=place.n_workers,
+            timeout=dt.timedelta(seconds=timeout_s),
+        )  # fmt: skip
+    try:
+        yield group
+    finally:
+        dist.destroy_process_group()
+
+
+def worker_device(place: Place, name: str) -> torch.device:
+    """This worker's own device; sets torch to use it, and one thread on a CPU.
+
+    Raises
+    ------
+    UsageError, CalibrationError
+        If the name is unknown, or the machine has fewer GPUs than workers.
+    """
+    torch = require_torch()
+    if ":" in name:
+        raise UsageError(f"device {shown(name)}: every worker takes its own GPU: auto, cpu or cuda")
+    device = resolve_device(name)
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+        return device
+    n_gpus = torch.cuda.device_count()
+    if place.local_index >= n_gpus:
+        raise CalibrationError(
+            f"every worker needs a GPU of its own, and torch sees {n_gpus}: "
+            f"--nproc-per-node {n_gpus}, or --device cpu"
+        )
+    torch.cuda.set_device(place.local_index)
+    return torch.device(f"cuda:{place.local_index}")  # type: ignore[no-any-return]
+
+
+def loopback_bytes() -> int | None:
+    """Bytes sent over this machine's loopback since it started; None where Linux does not tell."""
+    try:
+        lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    for line in lines:
+        name, _, counts = line.partition(":")
+        if name.strip() == "lo":
+            return int(counts.split()[8])
+    return None

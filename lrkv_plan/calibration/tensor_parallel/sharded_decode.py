@@ -1,0 +1,165 @@
+"""Decode steps of one layer under each placement policy: run by real workers, judged, timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from lrkv_plan.calculators.placement import Placement, placements
+from lrkv_plan.calibration.decode.step import DecodeStep
+from lrkv_plan.calibration.tensor_parallel.group import Group, loopback_bytes
+from lrkv_plan.calibration.tensor_parallel.local_step import Case, LocalStep
+from lrkv_plan.calibration.tensor_parallel.sharded_step import ShardedStep
+from lrkv_plan.calibration.tensor_parallel.timing import Repeats, time_together
+from lrkv_plan.errors import CalibrationError, UsageError, did_you_mean, shown
+
+TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}  # of the largest output
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyResult:
+    """One case under one policy. Bytes are per GPU: one figure per GPU, or the same on all.
+
+    ``link_bytes`` and ``merge_bytes`` are received by one GPU in one step: fetched rows, and
+    queries and partial results. ``loopback_bytes`` is what the operating system saw all workers
+    send for fetching and merging; None where unknown. ``attention`` times fetching to merging,
+    ``whole_step`` the output projection and its all-reduce too.
+    """
+
+    case: Case
+    policy: str
+    n_workers: int
+    predicted_bytes: int
+    allocated_bytes: tuple[int, ...]
+    scratch_bytes: int
+    predicted_link_bytes: int
+    link_bytes: tuple[int, ...]
+    merge_bytes: int
+    loopback_bytes: int | None
+    max_error: float
+    attention: Repeats
+    whole_step: Repeats
+    local: LocalStep = field(repr=False)
+
+    @property
+    def bytes_agree(self) -> bool:
+        """Whether every GPU holds and fetches exactly what the calculators say."""
+        return {*self.allocated_bytes} == {self.predicted_bytes} and {*self.link_bytes} == {
+            self.predicted_link_bytes
+        }
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether outputs agree with the single-GPU reference within the format's tolerance."""
+        return self.max_error <= TOLERANCE[self.case.dtype]
+
+
+def policies_of(case: Case, n_workers: int, wanted: tuple[str, ...] = ()) -> tuple[Placement, ...]:
+    """The placements of that case by the calculators; the ``wanted`` ones among them, or all.
+
+    Raises
+    ------
+    PlacementError
+        If no engine can deal the heads out over that many GPUs.
+    UsageError
+        If none of the wanted policies applies to the design.
+    """
+    model = case.model()
+    found = placements(model, tp_size=n_workers, kv_dtype=case.dtype)
+    chosen = tuple(p for p in found if not wanted or p.policy in wanted)
+    if not chosen:
+        names = [p.policy for p in found]
+        raise UsageError(
+            f"policy {shown(', '.join(wanted))}{did_you_mean(wanted[0], names)}: "
+            f"{case.layout.label} on {n_workers} GPUs has {', '.join(names)}"
+        )
+    return chosen
+
+
+def run_policy(group: Group, case: Case, placement: Placement, *, n_repeats: int) -> PolicyResult:
+    """Build, check and time one case under one policy; called by all workers together.
+
+    Raises
+    ------
+    CalibrationError
+        If outputs, queries or workers get lost.
+    """
+    whole = case.whole(str(group.device))
+    sharded = group.agree(partial(ShardedStep, group, case, whole, placement.policy))
+    error = _largest_error(group, sharded, whole)
+    counts = group.each((sharded.local.kept_bytes, sharded.link_bytes, sharded.merge_bytes))
+    del whole
+    rows = case.context_tokens * case.batch_size
+    return PolicyResult(
+        case=case,
+        policy=placement.policy,
+        n_workers=group.n_workers,
+        predicted_bytes=_whole_bytes(placement.cache_bytes_per_token_per_gpu * rows),
+        allocated_bytes=tuple(kept for kept, _, _ in counts),
+        scratch_bytes=sharded.local.scratch_bytes,
+        predicted_link_bytes=_whole_bytes(placement.link_bytes_per_token_per_gpu * rows),
+        link_bytes=tuple(link for _, link, _ in counts),
+        merge_bytes=max(merge for _, _, merge in counts),
+        loopback_bytes=_seen_on_loopback(group, sharded),
+        max_error=error,
+        attention=time_together(group, sharded.attend, n_repeats=n_repeats),
+        whole_step=time_together(group, sharded.run, n_repeats=n_repeats),
+        local=sharded.local,
+    )
+
+
+def _whole_bytes(value: Any) -> int:
+    if value != int(value):
+        raise CalibrationError(f"{value} bytes per GPU is not whole; no tensors can hold it")
+    return int(value)
+
+
+def _largest_error(group: Group, sharded: ShardedStep, whole: DecodeStep) -> float:
+    """The largest difference from the float64 reference, over its largest output.
+
+    Heads are compared, and the sum after the output projection. The reference is computed once.
+    """
+    outputs = sharded.attend()
+    if sharded.policy == "by_token":
+        same = bool(torch.equal(sharded.all_queries, sharded.local.inputs.query))
+        if not all(group.each(same)):
+            raise CalibrationError("the gathered queries are not those of the single-GPU step")
+    summed = sharded.project(outputs)
+    heads = group.each(outputs.double().cpu())
+    projection = group.each(sharded.projection.double().cpu())
+
+    def compare() -> float:
+        wanted = whole.reference().cpu()
+        flat = wanted.transpose(1, 2).flatten(2)
+        return max(
+            _relative(torch.cat(heads, dim=1), wanted),
+            _relative(summed.double().cpu(), flat @ torch.cat(projection)),
+        )
+
+    return max(error for error in group.each(group.first_does(compare)) if error is not None)
+
+
+def _relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found - wanted).abs().max() / wanted.abs().max())
+
+
+def _seen_on_loopback(group: Group, sharded: ShardedStep, n_steps: int = 3) -> int | None:
+    """Bytes that the operating system sent over loopback for one step's fetches and merges.
+
+    The least of some steps: other programs use loopback too, and only add to it.
+    """
+    if group.on_gpu or loopback_bytes() is None:
+        return None
+    seen = []
+    for _ in range(n_steps):
+        group.barrier()
+        before = loopback_bytes()
+        group.barrier()
+        sharded.attend()
+        group.barrier()
+        seen.append((loopback_bytes() or 0) - (before or 0))
+        group.barrier()
+    return min(group.each(min(seen)))
