@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-N_WARM_UP = 2
+N_WARM_UP = 1
 CPU_FLUSH_BYTES = 64 * 2**20  # where the size of the last-level cache is unknown
 CUDA_FLUSH_BYTES = 256 * 2**20
 
