@@ -135,6 +135,10 @@ class Group:
             result = work()
         except PlanError as error:
             failed = type(error), str(error)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            failed = CalibrationError, f"out of memory: {str(error).splitlines()[0]}"
         for other in self.each(failed):
             if other is not None:
                 raise other[0](other[1])
@@ -143,6 +147,12 @@ class Group:
     def first_does(self, work: Callable[[], Result]) -> Result | None:
         """``work`` done by worker 0 alone; its error is everybody's. None on the others."""
         return self.agree(lambda: work() if self.index == 0 else None)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether Python or torch had no memory left; torch has no type of its own for it on CPUs."""
+    text = str(error)
+    return isinstance(error, MemoryError) or "out of memory" in text or "allocate memory" in text
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,10 +10,13 @@ import torch
 
 from lrkv_plan.calculators.placement import Placement, placements
 from lrkv_plan.calibration.decode.step import DecodeStep
+from lrkv_plan.calibration.decode_samples import DecodeSample
 from lrkv_plan.calibration.tensor_parallel.group import Group, loopback_bytes
-from lrkv_plan.calibration.tensor_parallel.local_step import Case, LocalStep
+from lrkv_plan.calibration.tensor_parallel.local_samples import sample_of
+from lrkv_plan.calibration.tensor_parallel.local_step import Case
 from lrkv_plan.calibration.tensor_parallel.sharded_step import ShardedStep
 from lrkv_plan.calibration.tensor_parallel.timing import Repeats, time_together
+from lrkv_plan.calibration.timing import Stopwatch
 from lrkv_plan.errors import CalibrationError, UsageError, did_you_mean, shown
 
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}  # of the largest output
@@ -21,12 +24,14 @@ TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}  # of the largest output
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyResult:
-    """One case under one policy. Bytes are per GPU: one figure per GPU, or the same on all.
+    """One case under one policy. Bytes are per GPU, one figure each where GPUs may differ.
 
-    ``link_bytes`` and ``merge_bytes`` are received by one GPU in one step: fetched rows, and
-    queries and partial results. ``loopback_bytes`` is what the operating system saw all workers
-    send for fetching and merging; None where unknown. ``attention`` times fetching to merging,
-    ``whole_step`` the output projection and its all-reduce too.
+    A GPU receives ``link_bytes`` of fetched rows and ``merge_bytes`` of queries and partial results
+    in each step; its all-reduce sums ``message_bytes``. ``loopback_bytes`` is what the operating
+    system saw all workers send for fetching and merging; None where unknown. ``attention`` times
+    fetching to merging, ``whole_step`` the output projection and its all-reduce too; caches are not
+    flushed between repeats. ``sample`` is a GPU's attention with cold caches, where nothing is
+    fetched or merged.
     """
 
     case: Case
@@ -40,9 +45,10 @@ class PolicyResult:
     merge_bytes: int
     loopback_bytes: int | None
     max_error: float
+    message_bytes: int
     attention: Repeats
     whole_step: Repeats
-    local: LocalStep = field(repr=False)
+    sample: DecodeSample | None
 
     @property
     def bytes_agree(self) -> bool:
@@ -79,19 +85,36 @@ def policies_of(case: Case, n_workers: int, wanted: tuple[str, ...] = ()) -> tup
     return chosen
 
 
-def run_policy(group: Group, case: Case, placement: Placement, *, n_repeats: int) -> PolicyResult:
-    """Build, check and time one case under one policy; called by all workers together.
+def run_case(
+    group: Group, case: Case, chosen: tuple[Placement, ...], *, n_repeats: int, watch: Stopwatch
+) -> list[PolicyResult]:
+    """Build, check and time one case under each policy; called by all workers together.
 
     Raises
     ------
+    UsageError
+        If a policy cannot spread the rows evenly.
     CalibrationError
-        If outputs, queries or workers get lost.
+        If the sizes do not fit this machine, or a worker is lost.
     """
-    whole = case.whole(str(group.device))
+    whole = group.agree(partial(case.whole, str(group.device)))
+    wanted = group.first_does(lambda: whole.reference().cpu())
+    return [_run_policy(group, case, whole, wanted, p, n_repeats, watch) for p in chosen]
+
+
+def _run_policy(
+    group: Group,
+    case: Case,
+    whole: DecodeStep,
+    wanted: torch.Tensor | None,
+    placement: Placement,
+    n_repeats: int,
+    watch: Stopwatch,
+) -> PolicyResult:
     sharded = group.agree(partial(ShardedStep, group, case, whole, placement.policy))
-    error = _largest_error(group, sharded, whole)
-    counts = group.each((sharded.local.kept_bytes, sharded.link_bytes, sharded.merge_bytes))
-    del whole
+    error = _largest_error(group, sharded, wanted)
+    local = sharded.local
+    counts = group.each((local.kept_bytes, sharded.link_bytes, sharded.merge_bytes))
     rows = case.context_tokens * case.batch_size
     return PolicyResult(
         case=case,
@@ -99,16 +122,19 @@ def run_policy(group: Group, case: Case, placement: Placement, *, n_repeats: int
         n_workers=group.n_workers,
         predicted_bytes=_whole_bytes(placement.cache_bytes_per_token_per_gpu * rows),
         allocated_bytes=tuple(kept for kept, _, _ in counts),
-        scratch_bytes=sharded.local.scratch_bytes,
+        scratch_bytes=local.scratch_bytes,
         predicted_link_bytes=_whole_bytes(placement.link_bytes_per_token_per_gpu * rows),
         link_bytes=tuple(link for _, link, _ in counts),
         merge_bytes=max(merge for _, _, merge in counts),
         loopback_bytes=_seen_on_loopback(group, sharded),
         max_error=error,
+        message_bytes=sharded.message_bytes,
         attention=time_together(group, sharded.attend, n_repeats=n_repeats),
         whole_step=time_together(group, sharded.run, n_repeats=n_repeats),
-        local=sharded.local,
-    )
+        sample=None if local.fetched or sharded.merge_bytes else sample_of(
+            group, case, local, watch, n_repeats
+        ),
+    )  # fmt: skip
 
 
 def _whole_bytes(value: Any) -> int:
@@ -117,29 +143,25 @@ def _whole_bytes(value: Any) -> int:
     return int(value)
 
 
-def _largest_error(group: Group, sharded: ShardedStep, whole: DecodeStep) -> float:
-    """The largest difference from the float64 reference, over its largest output.
+def _largest_error(group: Group, sharded: ShardedStep, wanted: torch.Tensor | None) -> float:
+    """The largest difference from the float64 reference, over the reference's largest value.
 
-    Heads are compared, and the sum after the output projection. The reference is computed once.
+    Heads are compared, and the sum after the output projection. Worker 0 has the reference.
     """
     outputs = sharded.attend()
-    if sharded.policy == "by_token":
-        same = bool(torch.equal(sharded.all_queries, sharded.local.inputs.query))
-        if not all(group.each(same)):
-            raise CalibrationError("the gathered queries are not those of the single-GPU step")
+    if not all(group.each(sharded.has_the_right_queries)):
+        raise CalibrationError("the gathered queries are not those of the single-GPU step")
     summed = sharded.project(outputs)
     heads = group.each(outputs.double().cpu())
     projection = group.each(sharded.projection.double().cpu())
-
-    def compare() -> float:
-        wanted = whole.reference().cpu()
+    error = 0.0
+    if wanted is not None:
         flat = wanted.transpose(1, 2).flatten(2)
-        return max(
+        error = max(
             _relative(torch.cat(heads, dim=1), wanted),
             _relative(summed.double().cpu(), flat @ torch.cat(projection)),
         )
-
-    return max(error for error in group.each(group.first_does(compare)) if error is not None)
+    return max(group.each(error))
 
 
 def _relative(found: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -36,6 +36,20 @@ class ShardedStep:
         mine = rows[group.index * each : (group.index + 1) * each]
         self.projection = mine.to(self.query.device, self.query.dtype)
         self.link_bytes = self.merge_bytes = 0
+        self.all_queries: torch.Tensor | None = None
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes that the step's all-reduce sums. [bytes]"""
+        rows = self.case.batch_size * self.case.query_tokens
+        return rows * self.case.model_dim * self.projection.element_size()
+
+    @property
+    def has_the_right_queries(self) -> bool:
+        """Whether the queries that the last step gathered are those its attention was built on."""
+        if self.all_queries is None:
+            return True
+        return bool(torch.equal(self.all_queries, self.local.inputs.query))
 
     def attend(self) -> torch.Tensor:
         """Outputs of this GPU's own heads, (B, H/P, q, v_head_dim)."""
@@ -71,7 +85,7 @@ class ShardedStep:
         return (len(parts) - 1) * mine.numel() * mine.element_size()
 
     def _gather_queries(self) -> None:
-        """Every GPU needs the queries of all heads; they must be the ones its attention uses."""
+        """Every GPU needs the queries of all heads. Its attention holds them, scaled, already."""
         parts = [torch.empty_like(self.query) for _ in range(self.group.n_workers)]
         self.merge_bytes += self._gather(parts, self.query)
         self.all_queries = torch.cat(parts, dim=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,8 +84,3 @@ def _device_elapsed(call: Callable[[], object], n_calls: int) -> float:
     end.record()
     torch.cuda.synchronize()
     return float(begin.elapsed_time(end)) * 1e-3
-
-
-def spread(repeats: Sequence[Repeats]) -> float:
-    """Median over measurements of median / minimum - 1: how noisy the machine was."""
-    return statistics.median(r.median_s / r.least_s - 1 for r in repeats)

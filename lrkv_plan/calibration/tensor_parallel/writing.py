@@ -1,0 +1,165 @@
+"""What worker 0 makes of the measurement: the fit, the report, and the files in the folder."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+import torch
+
+from lrkv_plan.calibration.machine import describe, load_average, measured_peaks, stopwatch_of
+from lrkv_plan.calibration.run_info import RUN_FILE, SAMPLES_FILE, RunInfo, write_run_info
+from lrkv_plan.calibration.tensor_parallel import all_reduce
+from lrkv_plan.calibration.tensor_parallel.arguments import Options
+from lrkv_plan.calibration.tensor_parallel.group import Group
+from lrkv_plan.calibration.tensor_parallel.local_samples import append_samples
+from lrkv_plan.calibration.tensor_parallel.measure import Found
+from lrkv_plan.calibration.tensor_parallel.profile import (
+    Measured,
+    base_profile,
+    calibrated_name,
+    calibrated_text,
+    entry_of,
+    model_of,
+)
+from lrkv_plan.calibration.tensor_parallel.report import (
+    NOISY_SPREAD,
+    Report,
+    noise,
+    spread_of,
+    to_json,
+    to_markdown,
+)
+from lrkv_plan.calibration.whole_files import write_whole
+from lrkv_plan.errors import CalibrationError, UsageError
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.loader import validate
+from lrkv_plan.specs.strict_files import read_yaml
+
+REPORT_FILES = ("tensor-parallel.md", "tensor-parallel.json")
+MESSAGES_FILE = "allreduce.csv"
+
+
+def profile_argument(options: Options, kind: str) -> str | None:
+    """The profile to copy: the given one, on CPUs the shipped one; None on GPUs without --gpu."""
+    return options.gpu or ("cpu" if kind == "cpu" else None)
+
+
+def check_output(options: Options, kind: str) -> None:
+    """Make the folder; refuse to overwrite an earlier report.
+
+    Raises
+    ------
+    UsageError
+        If a file of an earlier run is there and ``force`` is not given, or the folder cannot be
+        made.
+    SpecError
+        If the profile to copy is unknown.
+    """
+    names = [*REPORT_FILES, MESSAGES_FILE]
+    if argument := profile_argument(options, kind):
+        names.append(calibrated_name(base_profile(argument)[1]))
+    folder = options.output
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = [name for name in names if (folder / name).exists()]
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{folder}: cannot be made: {reason}") from None
+    if there and not options.force:
+        raise UsageError(
+            f"{folder} holds {', '.join(there)}; --force overwrites, or choose another --output"
+        )
+
+
+def write(group: Group, found: Found, options: Options) -> Report:
+    """Fit, then write every file; worker 0 alone does it.
+
+    Raises
+    ------
+    CalibrationError, UsageError
+        If nothing can be fitted, or the folder cannot be written.
+    """
+    folder, kind = options.output, group.device.type
+    fit = all_reduce.fit_points(found.points, found.dtype, found.link.bytes_per_s)
+    report = Report(
+        inputs=_inputs(group, found, options), results=found.results, points=found.points, fit=fit,
+        fit_dtype=found.dtype, link=found.link, model=model_of(fit, group.n_workers, found.link),
+        refused=None, remarks=(noise(found.points), *_remarks(options, kind)),
+    )  # fmt: skip
+    version = torch.__version__
+    table = all_reduce.as_csv(
+        found.points, gpu=found.device_name, backend=group.backend, version=version
+    )
+    write_whole(folder / MESSAGES_FILE, table, force=options.force)
+    append_samples(folder / SAMPLES_FILE, [r.sample for r in found.results if r.sample])
+    if not (folder / RUN_FILE).exists():
+        write_run_info(folder, _run_info(group, found, options))
+    try:
+        _write_profile(group, found, options, report)
+    except CalibrationError as error:
+        report = replace(report, refused=str(error))
+    write_whole(folder / REPORT_FILES[0], to_markdown(report), force=options.force)
+    write_whole(folder / REPORT_FILES[1], to_json(report), force=options.force)
+    return report
+
+
+def _write_profile(group: Group, found: Found, options: Options, report: Report) -> None:
+    argument = profile_argument(options, group.device.type)
+    if argument is None:
+        return
+    fitted = [p for p in found.points if p.dtype == found.dtype]
+    measured = Measured(
+        n_workers=group.n_workers, backend=group.backend, torch_version=torch.__version__,
+        device_name=found.device_name, date=_today(), n_points=len(fitted),
+        largest_bytes=max(p.message_bytes for p in fitted),
+        remark=noise(found.points) if spread_of(found.points) >= NOISY_SPREAD else None,
+    )  # fmt: skip
+    profile, path = base_profile(argument)
+    text = calibrated_text(profile, path, entry_of(report.fit, measured), found.link)
+    target = options.output / calibrated_name(path)
+    trial = target.with_name(f".{target.name}.new")
+    write_whole(trial, text, force=True)
+    try:
+        validate(HardwareProfile, read_yaml(trial), trial)
+        write_whole(target, text, force=options.force)
+    finally:
+        trial.unlink(missing_ok=True)
+
+
+def _inputs(group: Group, found: Found, options: Options) -> dict[str, object]:
+    return {
+        "n_workers": group.n_workers, "backend": group.backend, "device": found.device_name,
+        "torch": torch.__version__, "dtype": found.dtype, "model_dim": options.model_dim,
+        "batch_size": options.batch_size, "query_tokens": options.query_tokens,
+        "context_tokens": found.results[0].case.context_tokens, "n_repeats": options.n_repeats,
+        "estimator": "median" if group.on_gpu else "minimum",
+        "load_average": found.load_before, "load_average_end": load_average(), "date": _today(),
+        "command": options.command,
+    }  # fmt: skip
+
+
+def _remarks(options: Options, kind: str) -> tuple[str, ...]:
+    no_profile = "no --gpu was given, so no calibrated profile was written"
+    return (
+        "attention runs from fetching to merging; caches are not flushed between its repeats",
+        "by_token splits the rows of every tensor; each GPU answers for all heads over its tokens",
+        *(() if profile_argument(options, kind) else (no_profile,)),
+    )
+
+
+def _run_info(group: Group, found: Found, options: Options) -> RunInfo:
+    """Provenance for the kernel fit; peaks of one worker while the others wait."""
+    watch = stopwatch_of(group.device)
+    facts = describe(group.device) | measured_peaks(group.device, (found.dtype,), watch)
+    facts |= {"load_average": found.load_before, "load_average_end": load_average()}
+    return RunInfo(
+        device="cuda" if group.on_gpu else "cpu", threads=1, date=_today(), seed=options.seed,
+        command=options.command[:2000], cache_state="cold",
+        notes=(f"{group.n_workers} workers at once; peaks of one worker while others wait",),
+        **facts,
+    )  # fmt: skip
+
+
+def _today() -> str:
+    return dt.date.today().isoformat()
