@@ -85,7 +85,10 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A picture: ``caption`` states the inputs in one small line, ``remarks`` the caveats."""
+    """A picture: ``caption`` states the inputs in one small line, ``remarks`` the caveats.
+
+    At double width its panels stand in ``columns`` columns; side by side when None.
+    """
 
     kind: str
     title: str
@@ -93,6 +96,7 @@ class Figure:
     inputs: Mapping[str, Any]
     panels: tuple[Panel, ...]
     remarks: tuple[str, ...] = ()
+    columns: int | None = None
 
 
 def figure_rows(figure: Figure) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ def drawn(figure: Figure, width: str) -> Canvas:
     from matplotlib.figure import Figure as Sheet
 
     width_in = WIDTHS_IN[width]
-    n_columns = len(figure.panels) if width == "double" else 1
+    n_columns = (figure.columns or len(figure.panels)) if width == "double" else 1
     n_rows = -(-len(figure.panels) // n_columns)
     sheet: Any = Sheet(figsize=(width_in, width_in), dpi=DPI, facecolor="white")
     FigureCanvasAgg(sheet)

@@ -38,14 +38,16 @@ Factor = Annotated[float, Field(gt=0, le=100)]
 class FittedEntry(Frozen):
     """Where fitted constants come from, and how well they predict what they were not fitted on.
 
-    ``held_out_by``: whole head configurations were left out, or (too few of them) single rows.
+    ``held_out_by``: whole head configurations were left out, or (too few of them) single rows;
+    ``design``: points, ranks, head counts and contexts set aside before measuring; ``none``: the
+    errors are of the fitted points themselves.
     ``band90`` are factors on a predicted time: 90 % of held-out measurements lie between
     ``predicted * low`` and ``predicted * high``.
     """
 
     identified: tuple[Name, ...]
     n_points: PointCount
-    held_out_by: Literal["heads", "rows"]
+    held_out_by: Literal["heads", "rows", "design", "none"]
     held_out_median_error: ErrorShare
     held_out_p90_error: ErrorShare
     band90: tuple[Factor, Factor]

@@ -28,7 +28,7 @@ def with_block(text: str, key: str, entries: Sequence[BaseModel], comment: str) 
         rest = range(start + 1, len(lines))
         end = next((i for i in rest if _KEY.match(lines[i])), len(lines))
         before, after = lines[:start], lines[end:]
-    block = [f"{key}:  # {comment}"] if entries else []
+    block = [f"{key}:  # {comment}" if comment else f"{key}:"] if entries else []
     for entry in entries:
         block += _entry_lines(entry)
     return "\n".join([*before, *block, *after]) + "\n"

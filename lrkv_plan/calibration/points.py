@@ -1,0 +1,127 @@
+"""Measured points: one time for each, out of its rounds and repeats, and how noisy the run was.
+
+On a CPU the time is the minimum over all repeats of all rounds: what disturbs a single thread only
+ever adds time. On a GPU, whose clock varies both ways, it is the median. The split-half instability
+compares even with odd rounds by the same estimator; it tells a quiet run from a disturbed one, and
+it is the evidence for the choice of estimator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from lrkv_plan.calibration.decode_samples import DecodeSample, by_point
+from lrkv_plan.calibration.samples import KernelSamples
+
+if TYPE_CHECKING:
+    from lrkv_plan.calibration.samples import FloatArray
+
+ESTIMATORS: dict[str, tuple[str, Callable[[Sequence[float]], float]]] = {
+    "cpu": ("minimum", min),
+    "cuda": ("median", median),
+}
+QUANTILES = (0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredPoint:
+    """One point: its first row for what it is, all repeats of all rounds, and its time. [s]"""
+
+    sample: DecodeSample
+    rounds_s: tuple[tuple[float, ...], ...]
+    controls_s: tuple[float, ...]
+    time_s: float
+    allocated_equals_predicted: bool
+    peak_bytes: int
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the fit and the choice of form may use the point."""
+        return self.sample.role == "fit"
+
+    @property
+    def repeats_s(self) -> tuple[float, ...]:
+        """All repeats of all rounds."""
+        return tuple(t for one in self.rounds_s for t in one)
+
+    def instability(self, estimate: Callable[[Sequence[float]], float] | None = None) -> float:
+        """|ln| of the estimate in even rounds over that in odd ones; NaN with one repeat.
+
+        Alternate repeats take the place of rounds where there is one round only.
+        """
+        chosen = estimate or estimator(self.sample.device)[1]
+        several = len(self.rounds_s) > 1
+        parts = self.rounds_s if several else tuple((t,) for t in self.repeats_s)
+        even = [t for one in parts[0::2] for t in one]
+        odd = [t for one in parts[1::2] for t in one]
+        return abs(math.log(chosen(even) / chosen(odd))) if odd else math.nan
+
+
+def estimator(device: str) -> tuple[str, Callable[[Sequence[float]], float]]:
+    """Name and function that make one time out of repeats on that device."""
+    return ESTIMATORS.get(device, ESTIMATORS["cuda"])
+
+
+def measured_points(samples: Iterable[DecodeSample]) -> list[MeasuredPoint]:
+    """The points of a run, in order of first appearance."""
+    return [_point(rounds) for rounds in by_point(samples).values()]
+
+
+def _point(rounds: list[DecodeSample]) -> MeasuredPoint:
+    ordered = sorted(rounds, key=lambda s: s.round)
+    first = ordered[0]
+    times = tuple(sample.repeats_s for sample in ordered)
+    _, estimate = estimator(first.device)
+    return MeasuredPoint(
+        sample=first,
+        rounds_s=times,
+        controls_s=tuple(c for sample in ordered for c in sample.controls_s),
+        time_s=estimate([t for one in times for t in one]),
+        allocated_equals_predicted=all(s.allocated_bytes == s.predicted_bytes for s in ordered),
+        peak_bytes=max(s.peak_bytes for s in ordered),
+    )
+
+
+def noise(
+    points: Iterable[MeasuredPoint],
+    estimate: Callable[[Sequence[float]], float] | None = None,
+) -> float | None:
+    """Median split-half instability of the points; None where none can be split."""
+    found = [v for p in points if not math.isnan(v := p.instability(estimate))]
+    return median(found) if found else None
+
+
+def control_spread(points: Iterable[MeasuredPoint]) -> float | None:
+    """How much longer the median control of the run took than its tenth percentile."""
+    controls = sorted(c for point in points for c in point.controls_s)
+    if len(controls) < 2:
+        return None
+    return median(controls) / controls[len(controls) // 10] - 1
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that a share of ``values`` does not exceed, linear between neighbours."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def as_arrays(points: Sequence[MeasuredPoint], *, bandwidth: float, peak: float) -> KernelSamples:
+    """Points of one path as arrays, one element each."""
+    import numpy as np
+
+    def column(name: str) -> FloatArray:
+        return np.array([float(getattr(p.sample, name)) for p in points])
+
+    return KernelSamples(
+        n_bytes=column("n_bytes"), flops=column("flops"), work_units=column("work_units"),
+        time_s=np.array([p.time_s for p in points]), context_tokens=column("context_tokens"),
+        n_heads=column("n_heads"), n_kv_heads=column("n_copies"), head_dim=column("head_dim"),
+        bandwidth=bandwidth, peak=peak,
+    )  # fmt: skip

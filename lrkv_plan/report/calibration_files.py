@@ -1,0 +1,105 @@
+"""What a fit leaves beside its samples: profile, report, errors and picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lrkv_plan.calibration.whole_files import write_whole
+from lrkv_plan.errors import UsageError
+from lrkv_plan.report import calibration_sections as sections
+from lrkv_plan.report.calibration_fit_views import fit_table
+from lrkv_plan.report.series.calibration import predicted_vs_measured
+from lrkv_plan.report.tables import Table, to_csv, to_markdown
+
+if TYPE_CHECKING:
+    from lrkv_plan.calibration.fit_run import FitResult
+
+REPORT, ERRORS, PICTURE = "report.md", "errors.csv", "predicted-vs-measured"
+SECTIONS: tuple[Callable[[FitResult], Table], ...] = (
+    sections.constants_table, sections.role_table, sections.regime_table,
+    sections.crossing_table, sections.memory_table, sections.latency_table,
+    sections.estimator_table,
+)  # fmt: skip
+
+
+def written_files(result: FitResult, folder: Path) -> list[Path]:
+    """Every file that ``write_result`` may write there."""
+    from lrkv_plan.calibration.calibrated_profile import profile_name
+
+    names = (REPORT, ERRORS, f"{PICTURE}.png", f"{PICTURE}.svg", profile_name(result))
+    return [folder / name for name in names]
+
+
+def write_result(result: FitResult, folder: Path, *, force: bool = False) -> list[Path]:
+    """Write the report, and the profile of what was accepted.
+
+    Parameters
+    ----------
+    folder : usually where the samples are; made if missing.
+    force : overwrite what is there, and put refused paths into the profile too, labelled.
+
+    Returns
+    -------
+    The files written; the profile, last, is missing where no path was accepted.
+
+    Raises
+    ------
+    UsageError
+        If a file exists and ``force`` is not given, or the folder cannot be written.
+    """
+    from lrkv_plan.calibration.calibrated_profile import profile_text
+    from lrkv_plan.report.plots import picture
+
+    *reports, profile = written_files(result, folder)
+    existing = [path.name for path in (*reports, profile) if path.exists()]
+    if existing and not force:
+        raise UsageError(f"{folder}: {', '.join(existing)} exist; --force overwrites them")
+    fits = result.fits if force else result.accepted
+    figure = predicted_vs_measured(result)
+    contents: list[str | bytes] = [
+        report_text(result),
+        to_csv(replace(fit_table(result), rows=sections.error_rows(result.fits))),
+        picture(figure, "png", width="double"),
+        picture(figure, "svg", width="double"),
+    ]
+    targets = list(reports)
+    if fits:
+        contents.append(profile_text(result, fits))
+        targets.append(profile)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
+    for path, content in zip(targets, contents, strict=True):
+        write_whole(path, content, force=force)
+    return targets
+
+
+def report_text(result: FitResult) -> str:
+    """The report in markdown."""
+    info = result.info
+    known = info.model_dump(mode="json", exclude_none=True, exclude={"skipped", "notes"})
+    facts = [f"- {name}: {_flat(value)}" for name, value in known.items() if value != {}]
+    verdict = result.refusal or "every path is accepted"
+    parts = [
+        f"# Calibration of {info.device_name or info.device}\n",
+        f"{verdict[0].upper()}{verdict[1:]}.\n",
+        to_markdown(fit_table(result)),
+        f"![predicted against measured]({PICTURE}.png)\n",
+        *(to_markdown(section(result)) for section in SECTIONS),
+        "**The run**\n",
+        "\n".join(facts) + "\n",
+    ]
+    if info.skipped:
+        lines = [f"- {point}: {reason}" for point, reason in info.skipped.items()]
+        parts += ["**Points left out**\n", "\n".join(lines) + "\n"]
+    return "\n".join(parts)
+
+
+def _flat(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_flat(one)}" for name, one in value.items())
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,141 @@
+"""Fitted paths as rows and as a table: constants, intervals, held-out errors, verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lrkv_plan.report.calibration_views import share
+from lrkv_plan.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.calibration.decode_fit import PathFit
+    from lrkv_plan.calibration.fit_run import FitResult
+
+CONSTANTS = ("t0_s", "beta", "phi", "work_unit_s", "full_work_units")
+
+
+def fit_rows(result: FitResult) -> list[dict[str, Any]]:
+    """One row for each (path, dtype), those that could not be fitted included.
+
+    ``heldout_*`` are of all held-out points, ``<role>_*`` of those of one role. A constant that is
+    not ``identified`` is the prior's value and has no interval.
+    """
+    rows = [_row(result, fit) for fit in result.fits]
+    for (path, dtype), reason in result.not_fitted.items():
+        points = [p for p in result.points if (p.sample.path, p.sample.dtype) == (path, dtype)]
+        empty = dict.fromkeys(rows[0]) if rows else {}
+        rows.append(
+            empty
+            | {
+                "path": path, "device": result.info.device, "dtype": dtype,
+                "kernel": points[0].sample.kernel, "n_fit": sum(p.is_fitted for p in points),
+                "n_heldout": sum(not p.is_fitted for p in points), "identified": [],
+                "verdict": f"not fitted: {reason}",
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _row(result: FitResult, fit: PathFit) -> dict[str, Any]:
+    from lrkv_plan.calibration.points import noise
+
+    row: dict[str, Any] = {
+        "path": fit.path, "device": fit.device, "dtype": fit.dtype, "kernel": fit.kernel,
+        "form": fit.fit.form, "n_fit": fit.fit.n_points, "n_heldout": fit.overall.n,
+        "heldout_median_error": fit.overall.median, "heldout_p90_error": fit.overall.p90,
+    }  # fmt: skip
+    for role, error in fit.by_role.items():
+        row |= {
+            f"{role}_n": error.n,
+            f"{role}_median_error": error.median,
+            f"{role}_p90_error": error.p90,
+        }
+    for name in CONSTANTS:
+        low, high = fit.intervals.get(name, (None, None))
+        row |= {name: fit.fit.constants.get(name), f"{name}_low": low, f"{name}_high": high}
+    return row | {
+        "peak": fit.scale.peak_name,
+        "bandwidth_bytes_per_s": fit.scale.bandwidth,
+        "peak_flops_per_s": fit.scale.peak,
+        "band90_low": fit.band90[0],
+        "band90_high": fit.band90[1],
+        "identified": list(fit.fit.identified),
+        "noise": noise(e.point for e in fit.errors),
+        "verdict": result.verdict(fit),
+    }
+
+
+def fit_table(result: FitResult, remarks: Sequence[str] = ()) -> Table:
+    """The fit as ``calibrate fit`` and ``calibrate run`` print it."""
+    return Table(
+        title=f"Decode paths fitted on {result.info.device_name or result.info.device}",
+        inputs={
+            "folder": str(result.folder),
+            "device": result.info.device,
+            "device_name": result.info.device_name,
+            "estimator": result.estimator,
+            "noise": result.noise,
+            "noise_limit": result.noise_limit,
+            "control_spread": result.control_spread,
+            "max_error": result.max_error,
+            "run": result.info.model_dump(mode="json", exclude_none=True),
+        },
+        rows=fit_rows(result),
+        columns=FIT_COLUMNS,
+        remarks=(*fit_remarks(result), *remarks),
+    )
+
+
+def microseconds(value: float) -> str:
+    """A time in microseconds."""
+    return f"{1e6 * value:,.3g}"
+
+
+def _names(value: Sequence[str]) -> str:
+    return ", ".join(value) or "none"
+
+
+FIT_COLUMNS = (
+    Column(key="path", title="path", is_number=False),
+    Column(key="dtype", title="dtype", is_number=False),
+    Column(key="form", title="form", is_number=False),
+    Column(key="n_fit", title="fitted"),
+    Column(key="n_heldout", title="held out"),
+    Column(key="heldout_median_error", title="median", text=share),
+    Column(key="heldout_p90_error", title="p90", text=share),
+    Column(key="t0_s", title="t0 us", text=microseconds),
+    Column(key="beta", title="beta", text=lambda v: f"{v:.3f}"),
+    Column(key="phi", title="phi", text=lambda v: f"{v:.3f}"),
+    Column(key="identified", title="identified", text=_names, is_number=False),
+    Column(key="noise", title="noise", text=share),
+    Column(key="verdict", title="verdict", is_number=False),
+)
+
+
+def fit_remarks(result: FitResult) -> list[str]:
+    """What the shares refer to, how a point's time was made, and what is not identified."""
+    profile = result.profile
+    origin = "measured in this run" if result.profile_text is None else f"of {profile.name}"
+    bandwidth = f"{profile.mem_bandwidth_bytes_per_s / 1e9:,.4g} GB/s"
+    peaks = ", ".join(
+        f"{name} {rate / 1e12:,.4g} TFLOP/s"
+        for name, rate in profile.peak_flops_per_s.items()
+        if name in {fit.scale.peak_name for fit in result.fits}
+    )
+    noise = "unknown" if result.noise is None else share(result.noise)
+    lines = [
+        f"beta is a share of {bandwidth}, phi of {peaks} ({origin})",
+        f"a point's time is the {result.estimator} of all its repeats; two halves of its rounds "
+        f"differ by {noise} (median of {len(result.points)} points)",
+        "held out, and never used by the fit: random points, an unmeasured rank, an unmeasured "
+        "head count, unmeasured contexts",
+    ]
+    for fit in result.fits:
+        held = [n for n in fit.fit.constants if n not in fit.fit.identified]
+        if held:
+            lines.append(
+                f"{fit.path} {fit.dtype}: {', '.join(held)} not identified by the points, held at "
+                "the prior"
+            )
+    return [*lines, *result.info.notes]
