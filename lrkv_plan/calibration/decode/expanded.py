@@ -7,6 +7,8 @@ would only add calls.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from typing_extensions import override
 
@@ -83,35 +85,44 @@ class RotatedLowRank(FactoredLowRank):
 class ExpandedLowRank(RotatedLowRank):
     """LRKV materialised: each head's full keys and values, S + Z B^T, are written out by tiles."""
 
-    def full(self, name: str, tile: Tile) -> torch.Tensor:
-        """Full rows (b, H, t, width) in fp32 of ``key`` or ``value``."""
-        shared = self.cache.rows(f"shared_{name}")[tile.sequences, :, tile.tokens].float()
+    def full_rows(self, name: str) -> Iterator[tuple[Tile, torch.Tensor]]:
+        """Per tile the full rows (b, H, t, width) in fp32 of ``key`` or ``value``."""
+        shared = self.cache.rows(f"shared_{name}")
+        private = f"private_{name}"
+        latents = self.cache.rows(private) if private in self.cache.cached else None
+        for tile in self.tiles_of(shared.shape[-1]):
+            yield tile, self._full(name, shared, latents, tile)
+
+    def _full(
+        self, name: str, shared: torch.Tensor, latents: torch.Tensor | None, tile: Tile
+    ) -> torch.Tensor:
+        base = shared[tile.sequences, :, tile.tokens].float()
         sharing = self.heads // self.groups
-        if f"private_{name}" not in self.cache.cached:
-            return shared.repeat_interleave(sharing, dim=1)
-        rows = self.rebuilt(self.cache.rows(f"private_{name}"), f"{name}_basis", tile)
+        if latents is None:
+            return base.repeat_interleave(sharing, dim=1)
+        rows = self.rebuilt(latents, f"{name}_basis", tile)
         if name == "key" and self.rotation is not None:
             rows = self.rotation(rows, tile)
         by_group = rows.view(-1, self.groups, sharing, *rows.shape[2:])
-        by_group.add_(shared[:, :, None])
+        by_group.add_(base[:, :, None])
         return rows
 
     @override
     def score(self) -> None:
         self.scores.zero_()
         query = self.content_query.float()
-        for tile in self.tiles_of(self.head_dim):
+        for tile, keys in self.full_rows("key"):
             part = self.scores[tile.sequences, :, :, tile.tokens]
-            add_tile_scores(part, query[tile.sequences], self.full("key", tile))
+            add_tile_scores(part, query[tile.sequences], keys)
         self.scale_and_add_rope()
 
     @override
     def mix(self, shares: torch.Tensor) -> torch.Tensor:
         width = self.cache.cached["shared_value"].width
         outputs = self.new_outputs(width).zero_()
-        for tile in self.tiles_of(width):
+        for tile, values in self.full_rows("value"):
             part = shares[tile.sequences, :, :, tile.tokens]
-            add_tile_values(outputs[tile.sequences], part, self.full("value", tile))
+            add_tile_values(outputs[tile.sequences], part, values)
         return outputs
 
 
@@ -129,30 +140,29 @@ class ExpandedLatent(AbsorbedLatent):
             "value": inputs.weights["value_up"].permute(1, 0, 2).reshape(latent_dim, -1),
         }
 
-    def _rebuilt(self, name: str, tile: Tile) -> torch.Tensor:
-        latents = self.cache.rows("latent")[tile.sequences, 0, tile.tokens]
-        rows = torch.matmul(latents.to(self.up[name].dtype), self.up[name])
-        return rows.view(*rows.shape[:2], self.heads, -1).transpose(1, 2).float()
-
-    def _tiles(self, width: int) -> list[Tile]:
-        per_token = self.heads * width
-        tokens = self.scores.shape[3]
-        return list(tiles(self.batch, tokens, per_token, self.device, self.inputs.tile_tokens))
+    def full_rows(self, name: str) -> Iterator[tuple[Tile, torch.Tensor]]:
+        """Per tile the rows (b, H, t, width) of ``key`` (less its rotary part) or ``value``."""
+        latents, up = self.cache.rows("latent"), self.up[name]
+        n_tokens, tile_tokens = self.scores.shape[3], self.inputs.tile_tokens
+        for tile in tiles(self.batch, n_tokens, up.shape[1], self.device, tile_tokens):
+            part = latents[tile.sequences, 0, tile.tokens].to(up.dtype)
+            rows = torch.matmul(part, up)
+            yield tile, rows.view(*rows.shape[:2], self.heads, -1).transpose(1, 2).float()
 
     @override
     def score(self) -> None:
         self.scores.zero_()
         query = self.content_query.float()
-        for tile in self._tiles(query.shape[-1]):
+        for tile, keys in self.full_rows("key"):
             part = self.scores[tile.sequences, :, :, tile.tokens]
-            add_tile_scores(part, query[tile.sequences], self._rebuilt("key", tile))
+            add_tile_scores(part, query[tile.sequences], keys)
         self.score_rope()
 
     @override
     def mix(self, shares: torch.Tensor) -> torch.Tensor:
         width = self.weights["value_up"].shape[2]
         outputs = self.new_outputs(width).zero_()
-        for tile in self._tiles(width):
+        for tile, values in self.full_rows("value"):
             part = shares[tile.sequences, :, :, tile.tokens]
-            add_tile_values(outputs[tile.sequences], part, self._rebuilt("value", tile))
+            add_tile_values(outputs[tile.sequences], part, values)
         return outputs
