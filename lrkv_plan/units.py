@@ -107,6 +107,26 @@ def parse_tokens(text: str) -> int:
     return int(value)
 
 
+def parse_seconds(text: str) -> float:
+    """Seconds from ``60s``, ``5min`` or ``1h``; a bare number is seconds.
+
+    Raises
+    ------
+    UsageError
+        If the text is not a positive time.
+
+    Examples
+    --------
+    >>> parse_seconds("1.5min")
+    90.0
+    """
+    units = {"": 1, "s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
+    value = float(_parse_with_unit(text, units, "a time", "60s"))
+    if not 0 < value <= 1e6:
+        raise UsageError(f"{shown(text)}: a time must be above 0 and at most 1e6 s")
+    return value
+
+
 def format_bytes(value: int | float | Fraction) -> str:
     """Bytes for people: exact below 1 MiB, else binary units with four significant digits.
 

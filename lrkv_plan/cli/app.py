@@ -21,6 +21,7 @@ from lrkv_plan.cli import (
     rank,
     roofline,
     shard,
+    validate,
 )
 from lrkv_plan.errors import PlanError
 
@@ -67,7 +68,7 @@ def root(
     """Which attention should a model cache with, how large may its rank be, what does it cost?"""
 
 
-for _module in (plan, rank, cache, params, shard, capacity, crossover, roofline):
+for _module in (plan, rank, cache, params, shard, capacity, crossover, roofline, validate):
     _module.register(app)
 app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(plot.app, name="plot")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lrkv_plan import units
-from lrkv_plan.errors import RequirementError, UsageError, shown
+from lrkv_plan.errors import PlanError, RequirementError, UsageError, shown
 from lrkv_plan.report.tables import Format, Table, render
 
 if TYPE_CHECKING:
@@ -64,14 +64,21 @@ _OUTPUT_DEFAULTS = {
 
 
 def writes_table(command: Callable[..., Table | None]) -> Callable[..., None]:
-    """Give a command that returns a Table the shared output options, and write what it returns."""
+    """Give a command that returns a Table the shared output options, and write what it returns.
+
+    Options that the command has itself (``--output`` for a folder) keep its meaning; the table then
+    goes to stdout.
+    """
+    own = set(inspect.signature(command).parameters)
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        chosen = {name: values.pop(name) for name in _OUTPUT_PARAMETERS}
+        chosen = _OUTPUT_DEFAULTS | {n: values.pop(n) for n in _OUTPUT_PARAMETERS if n not in own}
         table = command(**values)
         if table is not None:
             write_table(table, **chosen)
+            if isinstance(table.unmet, PlanError):
+                raise table.unmet
             if table.unmet is not None:
                 raise RequirementError(table.unmet)
 
@@ -81,11 +88,12 @@ def writes_table(command: Callable[..., Table | None]) -> Callable[..., None]:
             name, inspect.Parameter.KEYWORD_ONLY, default=_OUTPUT_DEFAULTS[name], annotation=hint
         )
         for name, hint in _OUTPUT_PARAMETERS.items()
+        if name not in own
     ]
     run.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[*signature.parameters.values(), *added], return_annotation=None
     )
-    run.__annotations__ = {**command.__annotations__, **_OUTPUT_PARAMETERS, "return": None}
+    run.__annotations__ = {**_OUTPUT_PARAMETERS, **command.__annotations__, "return": None}
     del run.__wrapped__
     return run
 

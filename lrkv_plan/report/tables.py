@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan import __version__
+from lrkv_plan.errors import PlanError
 
 SCHEMA_VERSION = 1
 
@@ -50,8 +51,9 @@ class Table:
 
     ``rows`` go to JSON and CSV whole; ``columns`` pick what people see of ``shown_rows`` (all rows
     when None). ``remarks`` are assumptions and caveats, part of every format but CSV. ``text``,
-    a whole YAML document, takes the place of the columns where there is one. ``unmet`` names a
-    requirement that the rows miss: they are written, then the command fails.
+    a whole YAML document, takes the place of the columns where there is one. ``unmet`` is what the
+    rows miss (a requirement, or a judgement as an error of its own): they are written, then the
+    command fails.
     """
 
     title: str
@@ -61,7 +63,7 @@ class Table:
     remarks: Sequence[str] = ()
     shown_rows: Sequence[Row] | None = None
     text: str | None = None
-    unmet: str | None = None
+    unmet: str | PlanError | None = None
 
 
 def as_row(result: Any) -> dict[str, Any]:

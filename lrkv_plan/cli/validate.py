@@ -1,0 +1,86 @@
+"""``lrkv-plan validate``: does a profile predict this model's attention on this machine?"""
+
+from typing import Annotated
+
+import typer
+
+from lrkv_plan.cli.options import (
+    ModelArgument,
+    SpecDirOption,
+    TpSizeOption,
+    count_list,
+    load,
+    one_count,
+    token_list,
+    writes_table,
+)
+from lrkv_plan.cli.progress import progress_line
+from lrkv_plan.cli.time_options import RequiredGpu
+from lrkv_plan.report.tables import Table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("validate")(validate)
+
+
+@writes_table
+def validate(
+    model: ModelArgument,
+    gpu: RequiredGpu,
+    attention: Annotated[
+        str | None,
+        typer.Option("--attention", metavar="DESIGN", help="Swap the design, such as lrkv:55."),
+    ] = None,
+    device: Annotated[
+        str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:1.")
+    ] = "auto",
+    context_tokens: Annotated[
+        str, typer.Option("--context-tokens", metavar="T[,T]", help="Tokens cached per sequence.")
+    ] = "512,2k,8k",
+    batch_size: Annotated[
+        str, typer.Option("--batch-size", metavar="N[,N]", help="Sequences decoded together.")
+    ] = "1,4",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype", metavar="FORMAT", help="fp32, bf16 or fp16; fp32 on CPUs, bf16 on GPUs."
+        ),
+    ] = None,
+    tp_size: TpSizeOption = "1",
+    threads: Annotated[str, typer.Option("--threads", metavar="N", help="CPU threads.")] = "1",
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+    ] = False,
+    spec_dir: SpecDirOption = None,
+) -> Table:
+    """Measure a few fresh calls of the model's own shapes and compare them with the profile.
+
+    Example: lrkv-plan validate llama-3.1-8b --gpu here/cpu.calibrated.yaml --device cpu
+    """
+    from lrkv_plan.calibration.torch_gate import require_torch
+
+    require_torch()
+    from lrkv_plan.calibration.validate import failure, validate_model
+    from lrkv_plan.report.validation_views import validation_table
+    from lrkv_plan.specs.attention_text import swap_attention
+    from lrkv_plan.specs.loader import load_all_hardware, load_hardware
+
+    spec, profile = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
+    if attention is not None:
+        spec = swap_attention(spec, attention)
+    with progress_line(quiet) as show:
+        points = validate_model(
+            spec, profile, device=device, dtype=dtype,
+            contexts=token_list(context_tokens, "--context-tokens"),
+            batches=count_list(batch_size, "--batch-size"),
+            tp_size=one_count(tp_size, "--tp-size"), threads=one_count(threads, "--threads"),
+            relatives=load_all_hardware(spec_dir),
+            progress=lambda done, of: show(f"{done} of {of} rounds measured"),
+        )  # fmt: skip
+    reason = failure(points)
+    inputs = {
+        "model": spec.name, "gpu": profile.name, "device": device, "dtype": points[0].dtype,
+        "tp_size": points[0].tp_size,
+    }  # fmt: skip
+    return validation_table(points, inputs, reason)
