@@ -125,7 +125,7 @@ class Scale:
         """Batch and step of a call no larger than one crossing sequence at the longest context."""
         room = CROSSING_HEADS * max(self.steps)
         while heads * step > room:
-            step //= 2
+            step //= 4  # the next fitted or held-out step below
         return max(
             b for b in self.batches if b <= max(1, min(batch_size, room // heads // step))
         ), step
