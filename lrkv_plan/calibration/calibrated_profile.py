@@ -13,12 +13,18 @@ import numpy as np
 
 from lrkv_plan.calculators.kernel_time import kernel_time
 from lrkv_plan.calibration.decode_fit import PathFit, RoleError, role_error
-from lrkv_plan.calibration.device_profiles import MEASURED_NOTE, citation, read_on, rounded
+from lrkv_plan.calibration.device_profiles import (
+    MEASURED_NOTE,
+    citation,
+    profile_with,
+    read_on,
+    rounded,
+)
 from lrkv_plan.calibration.fit_run import FitResult
 from lrkv_plan.calibration.run_info import RunInfo
 from lrkv_plan.specs.base import Source
 from lrkv_plan.specs.kernels import KernelConstants
-from lrkv_plan.specs.profile_text import with_block
+from lrkv_plan.specs.profile_text import with_source
 
 COMMENT = "torch/... entries: written by lrkv-plan calibrate; see specs/kernels.py"
 LICENCE = "own measurement"
@@ -40,26 +46,13 @@ def profile_text(result: FitResult, fits: Sequence[PathFit]) -> str:
     ``preferred``.
     """
     entries = kernel_entries(result, fits)
-    base = result.profile
-    taken = {(e.kernel, e.kv_dtype, e.regime) for e in entries if e.preferred}
-    kept = tuple(
-        e.model_copy(update={"preferred": False})
-        if (e.kernel, e.kv_dtype, e.regime) in taken
-        else e
-        for e in base.kernels
-        if not (e.backend.startswith("torch/") and _slot(e) in {_slot(n) for n in entries})
-    )
-    return with_block(_base_text(result), "kernels", [*entries, *kept], COMMENT)
+    return profile_with(_base_text(result), result.profile, entries, COMMENT)
 
 
 def kernel_entries(result: FitResult, fits: Sequence[PathFit]) -> list[KernelConstants]:
     """One profile entry for each fit; of several paths of one kernel the fastest is preferred."""
     fastest = _fastest(fits)
     return [_entry(result, fit, fit in fastest) for fit in fits]
-
-
-def _slot(entry: KernelConstants) -> tuple[str, ...]:
-    return (entry.kernel, entry.kv_dtype, entry.regime, entry.backend)
 
 
 def _entry(result: FitResult, fit: PathFit, preferred: bool) -> KernelConstants:
@@ -130,15 +123,15 @@ def _mean_log_s(fit: PathFit, group: Sequence[PathFit]) -> float:
 
 def _base_text(result: FitResult) -> str:
     """The base profile's own file with the run among its sources, or one made from the run."""
-    base, run = result.profile, _run_source(result.info)
+    base = result.profile
     if result.profile_text is None:
         data = base.model_dump(mode="json", exclude_none=True, exclude={"source"})
         lines = [f"{key}: {json.dumps(value)}" for key, value in data.items() if value != []]
         text = f"# {MEASURED_NOTE}.\n# {PEAKS_NOTE}.\n" + "\n".join(lines) + "\n"
-        return with_block(text, "source", base.source, "")
+        return with_source(text, base.source[0])
     title = json.dumps(f"{base.title.removesuffix(CALIBRATED)}{CALIBRATED}")
     text = re.sub(r"(?m)^title:.*$", lambda _: f"title: {title}", result.profile_text, count=1)
-    return with_block(text, "source", [*base.source, run], "")
+    return with_source(text, _run_source(result.info))
 
 
 def _run_source(info: RunInfo) -> Source:

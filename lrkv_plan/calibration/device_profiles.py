@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lrkv_plan.calibration.decode_fit import Scale
 from lrkv_plan.calibration.run_info import RunInfo
 from lrkv_plan.errors import CalibrationError
 from lrkv_plan.specs.base import Source
 from lrkv_plan.specs.hardware import PEAK_NAMES, HardwareProfile
+from lrkv_plan.specs.kernels import KernelConstants
+from lrkv_plan.specs.profile_text import with_block
 
 MEASURED_NOTE = "measured on this machine at the stated threads, not a datasheet's figures"
 
@@ -55,7 +57,7 @@ def measured_profile(info: RunInfo) -> HardwareProfile:
     name = info.device_name or info.device
     return HardwareProfile(
         name=_slug(name),
-        title=f"{name} (measured, {info.threads or 'unstated'} threads)"[:200],
+        title=f"{name} (measured, {threads(info) or 'threads unstated'})"[:200],
         vendor="nvidia" if info.device == "cuda" else "generic",
         generation=_slug(name),
         mem_capacity_bytes=info.mem_capacity_bytes,
@@ -80,6 +82,26 @@ def scale_for(profile: HardwareProfile, dtype: str) -> Scale:
     )
 
 
+def profile_with(
+    text: str, profile: HardwareProfile, entries: Sequence[KernelConstants], comment: str
+) -> str:
+    """The profile's text with ``entries`` before its own.
+
+    Own entries of the same backend are replaced; others of the same kernel, storage format and
+    regime lose ``preferred`` to a preferred new one.
+    """
+    slots = {(e.kernel, e.kv_dtype, e.regime, e.backend) for e in entries}
+    taken = {(e.kernel, e.kv_dtype, e.regime) for e in entries if e.preferred}
+    kept = (
+        e.model_copy(update={"preferred": False})
+        if (e.kernel, e.kv_dtype, e.regime) in taken
+        else e
+        for e in profile.kernels
+        if (e.kernel, e.kv_dtype, e.regime, e.backend) not in slots
+    )
+    return with_block(text, "kernels", [*entries, *kept], comment)
+
+
 def citation(info: RunInfo) -> str:
     """Device, software, threads, date and command in one line."""
     parts = (
@@ -87,11 +109,16 @@ def citation(info: RunInfo) -> str:
         info.device_name or info.device,
         f"driver {info.driver}" if info.driver else "",
         f"torch {info.torch}" if info.torch else "",
-        f"{info.threads} threads" if info.threads else "",
+        threads(info),
         info.date or "",
         f"command: {info.command}" if info.command else "",
     )
     return ", ".join(part for part in parts if part)[:2000]
+
+
+def threads(info: RunInfo) -> str:
+    """How many threads the run used, if it says so."""
+    return f"{info.threads} thread{'s' * (info.threads > 1)}" if info.threads else ""
 
 
 def read_on(info: RunInfo) -> dt.date:

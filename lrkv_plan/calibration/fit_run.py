@@ -144,7 +144,7 @@ def fit_run(
         groups[point.sample.path, point.sample.dtype].append(point)
     fits: list[PathFit] = []
     not_fitted: dict[Key, str] = {}
-    for key, members in groups.items():
+    for key, members in sorted(groups.items()):
         scale: Scale = scale_for(profile, key[1])
         try:
             fits.append(fit_path(members, scale, forms=forms, seed=seed))
@@ -159,6 +159,34 @@ def fit_run(
         crossings=tuple(timed_crossings(points, predicted, seed)), noise=noise(points),
         control_spread=control_spread(points), max_error=max_error, noise_limit=noise_limit,
     )  # fmt: skip
+
+
+def require_scipy() -> None:
+    """Raise ``CalibrationError`` with the way to install scipy if it is missing."""
+    try:
+        import scipy  # noqa: F401
+    except ImportError as error:
+        raise CalibrationError(
+            f"a fit needs scipy ({error}): pip install 'lrkv-plan[calibrate]'"
+        ) from None
+
+
+def holds_decode_samples(path: Path) -> bool:
+    """Whether the file's first line names the columns of ``decode_samples``.
+
+    Raises
+    ------
+    CalibrationError
+        If the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.readline(10_000).decode("utf-8", errors="replace")
+    except OSError as error:
+        raise CalibrationError(
+            f"{path}: cannot be read: {error.strerror}; check the path"
+        ) from None
+    return {"point", "repeats_s"} <= set(header.strip().split(","))
 
 
 def _info(folder: Path, path: Path, points: Sequence[MeasuredPoint]) -> RunInfo:

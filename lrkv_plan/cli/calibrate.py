@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lrkv_plan.cli import calibrate_fit
 from lrkv_plan.cli.options import SpecDirOption, writes_table
 from lrkv_plan.report.tables import Table
 
 if TYPE_CHECKING:
     from lrkv_plan.specs.hardware import HardwareProfile
 
-app = typer.Typer(help="Judge the kernel model against measured calls.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure decode calls, fit the kernel model to them, and judge it.", no_args_is_help=True
+)
+calibrate_fit.register(app)
 
 
 @app.callback()
 def calibrate() -> None:
-    """Judge the kernel model against measured calls."""
+    """Measure decode calls, fit the kernel model to them, and judge it."""
 
 
 @app.command("evaluate")

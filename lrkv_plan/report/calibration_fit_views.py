@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.errors import CalibrationError
 from lrkv_plan.report.calibration_views import share
 from lrkv_plan.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from lrkv_plan.calibration.decode_fit import PathFit
     from lrkv_plan.calibration.fit_run import FitResult
+    from lrkv_plan.calibration.table_fit import TableFit
+    from lrkv_plan.specs.hardware import HardwareProfile
+    from lrkv_plan.specs.kernels import KernelConstants
 
 CONSTANTS = ("t0_s", "beta", "phi", "work_unit_s", "full_work_units")
 
@@ -66,8 +71,8 @@ def _row(result: FitResult, fit: PathFit) -> dict[str, Any]:
     }
 
 
-def fit_table(result: FitResult, remarks: Sequence[str] = ()) -> Table:
-    """The fit as ``calibrate fit`` and ``calibrate run`` print it."""
+def fit_table(result: FitResult, *, force: bool = False, remarks: Sequence[str] = ()) -> Table:
+    """The fit as ``calibrate fit`` and ``calibrate run`` print it; a refused one is ``unmet``."""
     return Table(
         title=f"Decode paths fitted on {result.info.device_name or result.info.device}",
         inputs={
@@ -84,6 +89,7 @@ def fit_table(result: FitResult, remarks: Sequence[str] = ()) -> Table:
         rows=fit_rows(result),
         columns=FIT_COLUMNS,
         remarks=(*fit_remarks(result), *remarks),
+        unmet=CalibrationError(result.refusal) if result.refusal and not force else None,
     )
 
 
@@ -139,3 +145,91 @@ def fit_remarks(result: FitResult) -> list[str]:
                 "the prior"
             )
     return [*lines, *result.info.notes]
+
+
+def shown_run(result: FitResult) -> Table:
+    """The same with intervals, errors by role, provenance and the noisiest points as remarks."""
+    table = fit_table(result, force=True)
+    lines = [result.refusal or "every path is accepted"]
+    for fit in result.fits:
+        spans = ", ".join(f"{n} {a:.3g} to {b:.3g}" for n, (a, b) in fit.intervals.items())
+        roles = ", ".join(
+            f"{role} {share(e.median)} of {e.n}"
+            for role, e in fit.by_role.items()
+            if e.median is not None
+        )
+        lines.append(f"{fit.path} {fit.dtype}: 90 % intervals {spans}; held-out median {roles}")
+    noisy = sorted(
+        (p for p in result.points if p.instability() > result.noise_limit),
+        key=lambda p: -p.instability(),
+    )
+    if noisy:
+        worst = ", ".join(f"{p.sample.point} {share(p.instability())}" for p in noisy[:3])
+        lines.append(
+            f"{len(noisy)} of {len(result.points)} points differ between halves of their rounds by "
+            f"more than {share(result.noise_limit)}: {worst}"
+        )
+    known = result.info.model_dump(mode="json", exclude_none=True, exclude={"skipped", "notes"})
+    lines.append("run: " + "; ".join(f"{k} {v}" for k, v in known.items() if v != {}))
+    lines += [f"left out: {point}: {reason}" for point, reason in result.info.skipped.items()]
+    return replace(table, remarks=(*table.remarks, *lines))
+
+
+def table_fit_table(result: TableFit, *, force: bool = False) -> Table:
+    """Entries fitted from a table of calls; a refused fit is ``unmet``."""
+    table = _entries_table(
+        f"Kernels fitted to {result.path.name}, shares of {result.profile.title}", result.entries
+    )
+    rows = [
+        {**row, "verdict": result.verdict(e)}
+        for row, e in zip(table.rows, result.entries, strict=True)
+    ]
+    verdict = Column(key="verdict", title="verdict", is_number=False)
+    refusal = result.refusal
+    return replace(
+        table, rows=rows, columns=(*table.columns, verdict),
+        inputs={"file": str(result.path), "profile": result.profile.name,
+                "max_error": result.max_error},
+        remarks=(
+            "errors are of calls fitted without: whole head configurations left out, or rows "
+            "where those are too few",
+            *table.remarks,
+            *(f"{name}: not fitted: {why}" for name, why in result.not_fitted.items()),
+        ),
+        unmet=CalibrationError(refusal) if refusal and not force else None,
+    )  # fmt: skip
+
+
+def profile_table(profile: HardwareProfile) -> Table:
+    """The kernel constants of a profile: those of ``calibrate`` where it has any, else all."""
+    own = [e for e in profile.kernels if e.backend.startswith("torch/")]
+    table = _entries_table(f"Kernel constants of {profile.title}", own or profile.kernels)
+    return replace(table, inputs={"profile": profile.name, "title": profile.title})
+
+
+def _entries_table(title: str, entries: Sequence[KernelConstants]) -> Table:
+    notes = [f"{e.backend} {e.kv_dtype}: {e.remark}" for e in entries if e.remark]
+    sources = dict.fromkeys(f"source: {e.source} ({e.licence})" for e in entries)
+    rows = [e.model_dump(mode="json") for e in entries]
+    return Table(
+        title=title,
+        inputs={},
+        rows=rows,
+        columns=(
+            Column(key="backend", title="backend", is_number=False),
+            Column(key="kernel", title="kernel", is_number=False),
+            Column(key="kv_dtype", title="cache", is_number=False),
+            Column(key="form", title="form", is_number=False),
+            Column(key="t0_s", title="t0 us", text=microseconds),
+            Column(key="beta", title="beta", text=lambda v: f"{v:.3f}"),
+            Column(key="phi", title="phi", text=lambda v: f"{v:.3f}"),
+            Column(key="identified", title="identified", text=_names, is_number=False),
+            Column(key="n_points", title="points"),
+            Column(key="held_out_median_error", title="median", text=share),
+            Column(key="held_out_p90_error", title="p90", text=share),
+            Column(
+                key="preferred", title="used", text=lambda v: "yes" if v else "", is_number=False
+            ),
+        ),
+        remarks=(*notes, *sources) if rows else ("the profile holds no measured constants",),
+    )

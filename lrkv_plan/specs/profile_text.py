@@ -8,8 +8,48 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from lrkv_plan.errors import SpecError
+from lrkv_plan.specs.base import Source
+
 _KEY = re.compile(r"^[A-Za-z_]")
 _WIDTH = 98
+
+
+def with_source(text: str, source: Source) -> str:
+    """The profile's text with one more source after those that it has.
+
+    Raises
+    ------
+    SpecError
+        If its sources are no list.
+
+    Examples
+    --------
+    >>> import datetime as dt
+    >>> one = Source(citation="a run", read_on=dt.date(2026, 11, 30))
+    >>> print(with_source("source:\\n  - {citation: a, read_on: 2026-11-29}\\n", one), end="")
+    source:
+      - {citation: a, read_on: 2026-11-29}
+      - citation: "a run"
+        read_on: 2026-11-30
+    """
+    lines = text.splitlines()
+    start, end = _block(lines, "source")
+    if start == len(lines):
+        lines, end = [*lines, "source:"], end + 1
+    elif not any(line.lstrip().startswith("- ") for line in lines[start + 1 : end]):
+        raise SpecError("source: must be a list, one source an item, to take one more")
+    stated = source.model_dump(exclude_none=True)
+    item = [f"{key}: {_scalar(value)}" for key, value in stated.items()]
+    added = [("  - " if index == 0 else "    ") + line for index, line in enumerate(item)]
+    return "\n".join([*lines[:end], *added, *lines[end:]]) + "\n"
+
+
+def _block(lines: list[str], key: str) -> tuple[int, int]:
+    """Where a top-level key stands and where the next one does; the end twice if it is absent."""
+    n = len(lines)
+    start = next((i for i, line in enumerate(lines) if line.startswith(f"{key}:")), n)
+    return start, next((i for i in range(start + 1, n) if _KEY.match(lines[i])), n)
 
 
 def with_block(text: str, key: str, entries: Sequence[BaseModel], comment: str) -> str:
@@ -21,13 +61,8 @@ def with_block(text: str, key: str, entries: Sequence[BaseModel], comment: str) 
     'name: toy  # kept\\n'
     """
     lines = text.splitlines()
-    start = next((i for i, line in enumerate(lines) if line.startswith(f"{key}:")), None)
-    if start is None:
-        before, after = lines, []
-    else:
-        rest = range(start + 1, len(lines))
-        end = next((i for i in rest if _KEY.match(lines[i])), len(lines))
-        before, after = lines[:start], lines[end:]
+    start, end = _block(lines, key)
+    before, after = lines[:start], lines[end:]
     block = [f"{key}:  # {comment}" if comment else f"{key}:"] if entries else []
     for entry in entries:
         block += _entry_lines(entry)

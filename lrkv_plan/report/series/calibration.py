@@ -23,7 +23,7 @@ def predicted_vs_measured(result: FitResult) -> Figure:
     return Figure(
         kind="predicted_vs_measured",
         title="Decode calls of one layer: predicted against measured time",
-        caption=f"{device}; filled: fitted, hollow: held out; hatched: within "
+        caption=f"{device}; filled: fitted, hollow: held out; shaded: within "
         f"{result.max_error:.0%} of the measurement",
         inputs={"folder": str(result.folder)},
         panels=tuple(

@@ -1,0 +1,229 @@
+"""Constants from a table of calls measured elsewhere, judged on head configurations left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lrkv_plan.calibration.device_profiles import profile_with
+from lrkv_plan.calibration.samples import (
+    GroupKey,
+    KernelSamples,
+    grouped_rows,
+    read_rows,
+    samples_of,
+)
+from lrkv_plan.calibration.selection import (
+    CellFit,
+    at_random,
+    best_partition,
+    by_head_configuration,
+    judged,
+    shape_index,
+)
+from lrkv_plan.calibration.whole_files import write_whole
+from lrkv_plan.errors import CalibrationError, UsageError
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.kernels import KernelConstants
+from lrkv_plan.specs.loader import find_hardware
+from lrkv_plan.specs.strict_files import read_text
+
+if TYPE_CHECKING:
+    from lrkv_plan.calibration.samples import FloatArray
+
+COMMENT = "fitted by lrkv-plan calibrate; see specs/kernels.py"
+MIN_CONFIGURATIONS = 4  # to leave whole ones out of a cell
+_REGIMES = ("cold", "l2_hot")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupFit:
+    """One group of calls: its cells, and held-out ln(measured / predicted) by scheme.
+
+    NaN where a scheme does not judge a call.
+    """
+
+    key: GroupKey
+    samples: KernelSamples
+    cells: tuple[CellFit, ...]
+    errors: dict[str, FloatArray]
+    version: str | None
+    source: str
+    licence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFit:
+    """Entries fitted from one table, and those whose held-out error is above the limit."""
+
+    path: Path
+    profile: HardwareProfile
+    profile_text: str
+    entries: tuple[KernelConstants, ...]
+    not_fitted: dict[str, str]
+    max_error: float
+
+    def verdict(self, entry: KernelConstants) -> str:
+        """``accepted`` or ``poor``."""
+        return "poor" if entry.held_out_median_error > self.max_error else "accepted"
+
+    @property
+    def refusal(self) -> str | None:
+        """Why entries are refused, in one line; None where all are accepted."""
+        poor = [
+            f"{e.backend} {e.kernel} {e.kv_dtype} ({e.held_out_median_error:.1%})"
+            for e in self.entries
+            if self.verdict(e) != "accepted"
+        ]
+        if not poor:
+            return None
+        return (
+            f"{len(poor)} of {len(self.entries)} fits refused: {', '.join(poor)}; held-out median "
+            f"error may be at most {self.max_error:.0%} (--max-error), --force writes them with a "
+            "label"
+        )
+
+
+def fit_table(
+    path: Path, *, gpu: str | Path | None, max_error: float, spec_dir: Path | None = None
+) -> TableFit:
+    """Fit every group of a table in the columns of ``samples``.
+
+    Parameters
+    ----------
+    gpu : the profile whose bandwidth and bf16 peak the shares refer to.
+    max_error : held-out median error above which an entry is refused. [share]
+
+    Raises
+    ------
+    UsageError
+        If ``gpu`` is missing.
+    CalibrationError
+        If the table cannot be read, holds several GPUs, or supports no fit.
+    """
+    groups = grouped_rows(read_rows(path))
+    if gpu is None:
+        raise UsageError(
+            f"{path}: a table measured elsewhere needs --gpu, the profile whose bandwidth and "
+            "peaks the fitted shares refer to"
+        )
+    names = sorted({key.gpu for key in groups})
+    if len(names) > 1:
+        raise CalibrationError(f"{path}: holds calls of several GPUs ({', '.join(names)}): fit one")
+    profile, profile_path = find_hardware(gpu, spec_dir=spec_dir)
+    fits: list[GroupFit] = []
+    not_fitted: dict[str, str] = {}
+    for key, rows in groups.items():
+        if key.regime not in _REGIMES:
+            continue
+        try:
+            fits.append(fit_group(key, rows, profile))
+        except CalibrationError as error:
+            not_fitted[f"{key.backend} {key.kernel} {key.kv_dtype} {key.regime}"] = str(error)
+    if not fits:
+        reasons = "; ".join(f"{name}: {why}" for name, why in not_fitted.items())
+        raise CalibrationError(f"{path}: nothing can be fitted: {reasons or 'no rows'}")
+    preferred = _preferred(fits)
+    entries = tuple(e for fit in fits for e in entries_of(fit, preferred=fit in preferred))
+    return TableFit(
+        path=path, profile=profile, profile_text=read_text(profile_path), entries=entries,
+        not_fitted=not_fitted, max_error=max_error,
+    )  # fmt: skip
+
+
+def fit_group(key: GroupKey, rows: list[dict[str, str]], profile: HardwareProfile) -> GroupFit:
+    """Cells and held-out errors of one group. Raises ``CalibrationError`` for too few calls."""
+    samples = samples_of(
+        rows,
+        bandwidth=profile.mem_bandwidth_bytes_per_s,
+        peak=profile.peak_flops_per_s.get("bf16", profile.peak_flops_per_s[profile.matmul_peak]),
+    )
+    # An L2-hot call hardly reads memory: splitting its shapes further buys nothing.
+    may_split = key.regime == "cold"
+    schemes = {
+        "heads": by_head_configuration(samples, 5, seed=1),
+        "rows": at_random(samples, 5, seed=1),
+    }
+    return GroupFit(
+        key=key, samples=samples, cells=best_partition(key.kernel, samples, may_split=may_split),
+        errors={
+            scheme: judged(key.kernel, samples, folds, may_split=may_split)[0]
+            for scheme, folds in schemes.items()
+        },
+        version=rows[-1].get("backend_version") or None,
+        source=rows[0].get("source") or "stated in the samples only",
+        licence=rows[0].get("licence") or "unstated",
+    )  # fmt: skip
+
+
+def entries_of(group: GroupFit, *, preferred: bool) -> Iterator[KernelConstants]:
+    """A profile entry for each cell; its errors are those of calls it was fitted without."""
+    key = group.key
+    for cell_fit in group.cells:
+        fit, cell = cell_fit.fit, cell_fit.cell
+        inside = cell.holds(group.samples)
+        n_shapes = len(set(shape_index(group.samples.where(inside)).tolist()))
+        scheme = "heads" if n_shapes >= MIN_CONFIGURATIONS else "rows"
+        median, p90 = _shares(group.errors[scheme][inside])
+        if median != median:  # too few rows to hold any out twice
+            scheme, (median, p90) = "rows", _shares(cell_fit.left_out)
+        low, high = cell_fit.band90
+        yield KernelConstants(
+            kernel=key.kernel, kv_dtype=key.kv_dtype, backend=key.backend,
+            backend_version=group.version, form=fit.form, regime=key.regime, preferred=preferred,
+            **{name: float(f"{value:.4g}") for name, value in fit.constants.items()},
+            query_heads_per_kv_head=cell.query_heads, head_dims=cell.head_dims,
+            identified=fit.identified, n_points=fit.n_points, held_out_by=scheme,
+            held_out_median_error=round(median, 4), held_out_p90_error=round(p90, 4),
+            band90=(round(low, 4), round(high, 4)), source=group.source, licence=group.licence,
+        )  # fmt: skip
+
+
+def write_profile(result: TableFit, folder: Path, *, force: bool) -> list[Path]:
+    """Write the profile with what was accepted; with ``force`` all, refused ones labelled.
+
+    Raises
+    ------
+    UsageError
+        If it exists and ``force`` is not given, or the folder cannot be written.
+    """
+    path = folder / f"{result.profile.name}.calibrated.yaml"
+    kept = [
+        e
+        if result.verdict(e) == "accepted"
+        else e.model_copy(update={"remark": "FORCED: held-out error above the stated limit"})
+        for e in result.entries
+        if force or result.verdict(e) == "accepted"
+    ]
+    if not kept:
+        return []
+    text = profile_with(result.profile_text, result.profile, kept, COMMENT)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
+    write_whole(path, text, force=force)
+    return [path]
+
+
+def _preferred(fits: Sequence[GroupFit]) -> list[GroupFit]:
+    """Of the backends of one kernel and format, the one with most calls."""
+    best: dict[tuple[str, str, str], GroupFit] = {}
+    for fit in fits:
+        slot = (fit.key.kernel, fit.key.kv_dtype, fit.key.regime)
+        if slot not in best or len(fit.samples) > len(best[slot].samples):
+            best[slot] = fit
+    return list(best.values())
+
+
+def _shares(log_errors: FloatArray) -> tuple[float, float]:
+    """Median and 90th percentile of |predicted / measured - 1|; NaN where nothing was judged."""
+    import numpy as np
+
+    known = log_errors[np.isfinite(log_errors)]
+    if not known.size:
+        return float("nan"), float("nan")
+    relative = np.abs(np.exp(-known) - 1)
+    return float(np.median(relative)), float(np.quantile(relative, 0.9))

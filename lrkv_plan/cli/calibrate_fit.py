@@ -1,0 +1,133 @@
+"""``lrkv-plan calibrate fit`` and ``show``: constants from samples, and what a profile rests on."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lrkv_plan.cli.options import SpecDirOption, writes_table
+from lrkv_plan.report.tables import Table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("fit")(fit)
+    app.command("show")(show)
+
+
+@writes_table
+def fit(
+    samples: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR|SAMPLES.csv",
+            help="What `calibrate run` left, or a table of calls measured elsewhere with the "
+            "columns that `calibrate evaluate` takes (then --gpu says where).",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Folder for the profile and the report; that of the samples if not given.",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            metavar="PROFILE",
+            help="Profile whose bandwidth and peaks the fitted shares refer to. Default: the "
+            "shipped one of the measured device, or what the run measured.",
+        ),
+    ] = None,
+    max_error: Annotated[
+        str,
+        typer.Option(
+            "--max-error",
+            metavar="SHARE",
+            help="Held-out median error above which a path is refused.",
+        ),
+    ] = "15%",
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Overwrite earlier results, and keep a noisy or poor fit, labelled."
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+    ] = False,
+    spec_dir: SpecDirOption = None,
+) -> Table:
+    """Fit the kernel model to measured calls and judge it on those that were held out.
+
+    Example: lrkv-plan calibrate fit here --max-error 10%
+    """
+    from lrkv_plan.calibration.fit_run import holds_decode_samples, require_scipy
+    from lrkv_plan.cli.capacity_inputs import share
+    from lrkv_plan.cli.progress import progress_line
+
+    require_scipy()
+    limit = float(share(max_error, "--max-error") or 0)
+    folder = output or (samples if samples.is_dir() else samples.parent)
+    with progress_line(quiet) as told:
+        told("fitting")
+        if samples.is_dir() or holds_decode_samples(samples):
+            table, written = _fit_run(samples, folder, gpu, limit, force, spec_dir)
+        else:
+            table, written = _fit_table(samples, folder, gpu, limit, force, spec_dir)
+    if not quiet:
+        for path in written:
+            typer.echo(f"wrote {path}", err=True)
+    return table
+
+
+def _fit_run(
+    samples: Path, folder: Path, gpu: str | None, limit: float, force: bool, spec_dir: Path | None
+) -> tuple[Table, list[Path]]:
+    from lrkv_plan.calibration.fit_run import fit_run
+    from lrkv_plan.report.calibration_files import write_result
+    from lrkv_plan.report.calibration_fit_views import fit_table
+
+    result = fit_run(samples, gpu=gpu, max_error=limit, spec_dir=spec_dir)
+    written = write_result(result, folder, force=force)
+    return fit_table(result, force=force), written
+
+
+def _fit_table(
+    samples: Path, folder: Path, gpu: str | None, limit: float, force: bool, spec_dir: Path | None
+) -> tuple[Table, list[Path]]:
+    from lrkv_plan.calibration.table_fit import fit_table, write_profile
+    from lrkv_plan.report.calibration_fit_views import table_fit_table
+
+    result = fit_table(samples, gpu=gpu, max_error=limit, spec_dir=spec_dir)
+    written = write_profile(result, folder, force=force)
+    return table_fit_table(result, force=force), written
+
+
+@writes_table
+def show(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR|PROFILE.yaml", help="A run's folder, or a calibrated hardware profile."
+        ),
+    ],
+) -> Table:
+    """Constants, intervals, held-out errors and provenance of a calibration.
+
+    Example: lrkv-plan calibrate show here
+    """
+    if source.is_dir():
+        from lrkv_plan.calibration.fit_run import fit_run, require_scipy
+        from lrkv_plan.report.calibration_fit_views import shown_run
+
+        require_scipy()
+        return shown_run(fit_run(source))
+    from lrkv_plan.report.calibration_fit_views import profile_table
+    from lrkv_plan.specs.loader import load_hardware
+
+    return profile_table(load_hardware(source))
