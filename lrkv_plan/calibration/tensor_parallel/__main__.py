@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from lrkv_plan.calibration.tensor_parallel.arguments import Options, parse
 from lrkv_plan.calibration.tensor_parallel.group import Group, joined, place_from
 from lrkv_plan.errors import CalibrationError, PlanError
 
-# torchrun stops all workers once one has failed; the others leave worker 0 time to say why.
+# torchrun stops all workers once one has failed: the others leave worker 0 time to say why, and
+# keep their exit code when torchrun ends them meanwhile.
 FIRST_SPEAKS_S = 1.0
 
 
@@ -27,11 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"error: {error}\n")
             sys.stderr.flush()
         else:
-            time.sleep(FIRST_SPEAKS_S)
+            let_first_speak(error.exit_code)
         return error.exit_code
     if is_first:
         sys.stdout.write(summary)
     return 0
+
+
+def let_first_speak(exit_code: int) -> None:
+    """Wait a moment; end with this exit code if torchrun stops this worker meanwhile."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(exit_code))
+    time.sleep(FIRST_SPEAKS_S)
 
 
 def run(group: Group, options: Options) -> str:

@@ -19,6 +19,7 @@ from lrkv_plan.specs.attention import AttentionSpec, Backbone
 from lrkv_plan.specs.attention_text import parse_attention
 from lrkv_plan.units import parse_bytes, parse_tokens
 
+MAX_WIDTH = 1 << 20
 PROGRAM = "torchrun --nproc-per-node P -m lrkv_plan.calibration.tensor_parallel"
 DESIGNS = ("mha", "gqa:8", "gqa:2", "mqa", "mla:512+64", "lrkv:54", "lrkv:54,groups=8")
 EPILOG = """On GPUs nccl connects one worker per GPU, on CPUs gloo connects processes
@@ -73,7 +74,7 @@ def _parser() -> _Parser:
     add = parser.add_argument
     add("--device", default="auto", help="auto, cpu or cuda")
     add("--attention", action="append", metavar="DESIGN", help=f"repeat; {' '.join(DESIGNS)}")
-    add("--policy", action="append", metavar="NAME", help=f"repeat; {', '.join(POLICIES)}; all")
+    add("--policy", action="append", metavar="NAME", help=f"repeat; {', '.join(POLICIES)}")
     add("--n-heads", default="32", metavar="H", help="query heads of the layer")
     add("--head-dim", default="128", metavar="D", help="width of a head")
     add("--model-dim", metavar="D", help="width of the layer's output; H times D if not given")
@@ -82,13 +83,18 @@ def _parser() -> _Parser:
     add("--query-tokens", default="1", metavar="Q", help="tokens decoded per sequence and step")
     add("--dtype", metavar="NAME", help=f"{', '.join(TORCH_DTYPES)}; fp32 on a CPU, bf16 on a GPU")
     add("--path", metavar="NAME", help="decode path, if not the usual one of each design")
-    add("--repeats", default="30", metavar="N", help="times that everything is measured")
+    add(
+        "--repeats",
+        default="20",
+        metavar="N",
+        help="times that everything is measured, time permitting",
+    )
     add("--largest-message", metavar="BYTES", help="8MiB on a CPU, 64MiB on a GPU")
     add(
         "--gpu", metavar="PROFILE", help="profile whose link the fit refers to, and its copy's base"
     )
     add("--seed", default="0", metavar="N", help="of the random rows and weights")
-    add("--output", required=True, metavar="DIR", type=Path, help="folder for what is measured")
+    add("--output", metavar="DIR", type=Path, help="folder for what is measured")
     add("--force", action="store_true", help="overwrite an earlier report in DIR")
     add("--quiet", action="store_true", help="no progress on stderr")
     return parser
@@ -108,10 +114,12 @@ def parse(arguments: Sequence[str]) -> Options:
         known = [flag for action in parser._actions for flag in action.option_strings]
         name = unknown[0].split("=")[0]
         raise UsageError(f"{shown(name)} is no option{did_you_mean(name, known)}; see --help")
+    if given.output is None:
+        raise UsageError("--output DIR is missing: the folder for what is measured; see --help")
     heads, width = (_count(given, name) for name in ("n_heads", "head_dim"))
     backbone = Backbone(n_heads=heads, head_dim=width, v_head_dim=width)
     designs = tuple(parse_attention(text, backbone) for text in given.attention or _fitting(heads))
-    model_dim = _count(given, "model_dim", heads * width)
+    model_dim = _count(given, "model_dim", heads * width, most=MAX_WIDTH)
     for spec in designs:
         layout_of(spec, model_dim)
     return Options(
@@ -124,7 +132,7 @@ def parse(arguments: Sequence[str]) -> Options:
         query_tokens=_count(given, "query_tokens"),
         dtype=_known("--dtype", given.dtype, TORCH_DTYPES) if given.dtype else None,
         path=given.path,
-        n_repeats=_count(given, "repeats", least=3),
+        n_repeats=_count(given, "repeats", least=3, most=10_000),
         largest_bytes=_message(given),
         gpu=given.gpu,
         output=given.output,
@@ -142,13 +150,16 @@ def _fitting(n_heads: int) -> tuple[str, ...]:
     return tuple(text for text in DESIGNS if n_heads % groups.get(text, 1) == 0)
 
 
-def _count(given: argparse.Namespace, name: str, usual: int = 0, least: int = 1) -> int:
+def _count(
+    given: argparse.Namespace, name: str, usual: int = 0, *, least: int = 1, most: int = 10**8
+) -> int:
     text = getattr(given, name)
     option = f"--{name.replace('_', '-')}"
     if text is None:
         return usual
-    if not (text.isascii() and text.isdecimal() and len(text) < 10) or int(text) < least:
-        raise UsageError(f"{option} {shown(text)}: must be a whole number from {least}")
+    is_number = text.isascii() and text.isdecimal() and len(text) < 10
+    if not is_number or not least <= int(text) <= most:
+        raise UsageError(f"{option} {shown(text)}: must be a whole number from {least} to {most:,}")
     return int(text)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from lrkv_plan.calculators.cache_bytes import bytes_per_token
+from lrkv_plan.calibration.decode.paths import path_named
 from lrkv_plan.calibration.machine import describe, free_bytes, load_average, stopwatch_of
 from lrkv_plan.calibration.tensor_parallel import all_reduce
 from lrkv_plan.calibration.tensor_parallel.arguments import Options
@@ -20,7 +21,8 @@ from lrkv_plan.calibration.tensor_parallel.sharded_decode import (
     policies_of,
     run_case,
 )
-from lrkv_plan.errors import CalibrationError
+from lrkv_plan.calibration.tensor_parallel.shares import shares_of
+from lrkv_plan.errors import CalibrationError, UsageError
 from lrkv_plan.units import GIB
 
 USUAL_DTYPE = {"cpu": "fp32", "cuda": "bf16"}
@@ -66,28 +68,40 @@ def cases_of(options: Options, kind: str) -> list[Case]:
     ]  # fmt: skip
 
 
-def check(group: Group, case: Case) -> None:
+def check(group: Group, case: Case, policies: Sequence[str]) -> None:
     """Refuse what cannot run, before anything is measured.
 
     Raises
     ------
     UsageError
-        If the case names a path that does not run its design.
+        If the case names a path that does not run its design, or a policy cannot spread its rows.
     CalibrationError
         If the workers' tensors would not fit into memory.
 
     Notes
     -----
-    Every worker draws the whole cache, holds its share beside it and, on worker 0, a float64 copy
-    of one head; three times the whole cache is above that.
+    Every worker draws the whole cache and the whole output projection and holds its shares beside
+    them, worker 0 a float64 copy of one head too: at most three and two times as much.
     """
-    case.path_name  # noqa: B018
+    path_named(case.path_name, case.spec)
+    for policy in policies:
+        shares = shares_of(
+            case.layout, policy, index=group.index, tp_size=group.n_workers,
+            context_tokens=case.context_tokens,
+        )  # fmt: skip
+        if len(shares[0].tokens) < case.query_tokens:
+            raise UsageError(
+                f"context_tokens {case.context_tokens}: a GPU keeps {len(shares[0].tokens)} of "
+                f"them under {policy}, fewer than the {case.query_tokens} query tokens' own"
+            )
     free = free_bytes(group.device)
     if free is None:
         return
     rows = case.context_tokens * case.batch_size
     sharing = 1 if group.on_gpu else group.n_workers
-    needed = float(3 * rows * bytes_per_token(case.model(), kv_dtype=case.dtype) * sharing)
+    projection = 4 * case.model_dim * case.layout.n_heads * case.spec.backbone().v_head_dim
+    cache = 3 * rows * bytes_per_token(case.model(), kv_dtype=case.dtype)
+    needed = float((cache + 2 * projection) * sharing)
     if needed > MEMORY_SHARE * free:
         raise CalibrationError(
             f"{case.spec.label()} with {rows} tokens may need {needed / GIB:.2f} GiB for "
@@ -108,8 +122,8 @@ def measure(group: Group, options: Options, progress: Progress) -> Found:
     kind, load_before = group.device.type, load_average()
     cases = cases_of(options, kind)
     planned = [(case, policies_of(case, group.n_workers, options.policies)) for case in cases]
-    for case in cases:
-        group.agree(partial(check, group, case))
+    for case, chosen in planned:
+        group.agree(partial(check, group, case, [p.policy for p in chosen]))
     link = link_of(group, options, progress)
     dtype = cases[0].dtype
     points = all_reduce.measure_all_reduce(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MIN_REPEAT_S = 1e-3  # a repeat makes as many calls as fill this, so that starting together is small
 MAX_CALLS = 20
+SLICE_S = 1.0  # of one measurement; where calls take long, fewer repeats are made than asked for
+MIN_REPEATS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +52,16 @@ def time_together(
 ) -> Repeats:
     """Times of ``call``, which every worker makes.
 
-    The workers start a repeat at a barrier and make the same number of calls in a row. ``call``
-    needs no collective of its own.
+    The workers start a repeat at a barrier and make the same number of calls in a row; all know
+    the slowest first call, and choose the same numbers from it.
     """
     for _ in range(n_warm):
         call()
     first_s = max(group.each(_elapsed(group, call, 1)))
     n_calls = max(1, min(MAX_CALLS, math.ceil(MIN_REPEAT_S / max(first_s, 1e-9))))
     times = []
-    for _ in range(n_repeats):
+    fitting = int(SLICE_S / max(first_s * n_calls, 1e-9))
+    for _ in range(min(n_repeats, max(MIN_REPEATS, fitting))):
         group.barrier()
         times.append(_elapsed(group, call, n_calls) / n_calls)
     return Repeats(times_s=group.slowest(times), on_gpu=group.on_gpu)
