@@ -27,8 +27,9 @@ def rotate(rows: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
 
     Examples
     --------
-    >>> rotate(torch.tensor([1.0, 0.0]), torch.tensor([torch.pi / 2])).round().tolist()
-    [0.0, 1.0]
+    >>> turned = rotate(torch.tensor([2.0, 0.0]), torch.tensor([torch.pi / 6]))
+    >>> [round(scalar, 6) for scalar in turned.tolist()]
+    [1.732051, 1.0]
     """
     first, second = rows.chunk(2, dim=-1)
     cos, sin = turned.cos().to(rows.dtype), turned.sin().to(rows.dtype)
@@ -58,7 +59,7 @@ def rotation_pull_error(basis: torch.Tensor, turned: torch.Tensor) -> float:
     --------
     A quarter turn of the basis (1, 0) in two dimensions, the review's counterexample:
 
-    >>> rotation_pull_error(torch.tensor([[1.0], [0.0]]), torch.tensor([torch.pi / 2]))
+    >>> round(rotation_pull_error(torch.tensor([[1.0], [0.0]]), torch.tensor([torch.pi / 2])), 9)
     1.0
     """
     columns = basis.double()

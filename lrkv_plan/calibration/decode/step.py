@@ -43,7 +43,7 @@ class DecodeStep:
     read_bytes: int  # cached rows, each read once
     weight_bytes: int  # layer weights that the step maps queries and outputs through
     flops: float  # 2 per multiply-add, per-step maps included
-    work_units: int  # cached heads times sequences
+    work_units: int  # AttentionWork.n_units
 
     def run(self) -> torch.Tensor:
         """(B, H/P, q, v_head_dim) in the cache's dtype. This is what is timed."""
@@ -147,7 +147,7 @@ def build_step(
         read_bytes=round(batch_size * longest * work.row_read_bytes),
         weight_bytes=sum(w.numel() for w in weights.values()) * storage.itemsize,
         flops=work.n_flops(longest, batch_size, query_tokens) + batch_size * steps,
-        work_units=batch_size * work.n_copies,
+        work_units=round(work.n_units(longest, batch_size)),
     )
 
 
@@ -158,7 +158,8 @@ def _lengths(
         lengths = [context_tokens] * max(batch_size, 1)
     else:
         lengths = list(context_tokens)
-    if min(batch_size, query_tokens, page or 1, *lengths) < 1 or len(lengths) != batch_size:
+    counts = (batch_size, query_tokens, 1 if page is None else page, *lengths)
+    if min(counts) < 1 or len(lengths) != batch_size:
         raise UsageError(
             f"batch_size {batch_size}, query_tokens {query_tokens}, page_tokens {page}, "
             f"{len(lengths)} contexts: all from 1 on, and one context per sequence"
