@@ -86,6 +86,7 @@ def _work(spec: LatentSpec) -> tuple[DecodeWork, ...]:
             per_token=scan,
             per_step=0,
             expand_per_token=rebuild,
+            rebuilt_per_token=heads * (spec.nope_dim + spec.v_head_dim),
         ),
     )
 

@@ -112,7 +112,8 @@ class DecodeWork:
     With T cached tokens and q query tokens the step takes
     ``q (T per_token + per_step) + T expand_per_token`` multiply-adds. ``per_step`` maps queries and
     outputs through layer weights; the rest scans the cache. ``kernel`` names the measured kernel
-    whose constants apply.
+    whose constants apply. ``rebuilt_per_token`` counts the key and value scalars that a path writes
+    out anew for every cached token.
     """
 
     path: str
@@ -120,6 +121,7 @@ class DecodeWork:
     per_token: int
     per_step: int
     expand_per_token: int = 0
+    rebuilt_per_token: int = 0
 
     def multiply_adds(self, context_tokens: int, query_tokens: int = 1) -> int:
         """Multiply-adds of one layer and step; one is 2 FLOPs."""

@@ -110,6 +110,7 @@ def _work(spec: LowRankSpec) -> tuple[DecodeWork, ...]:
         per_token=heads * (key_dim + value_scan),
         per_step=heads * value_map,
         expand_per_token=heads * rebuild_keys,
+        rebuilt_per_token=heads * key_dim,
     )
     factored = DecodeWork(
         path="factored",
@@ -123,6 +124,7 @@ def _work(spec: LowRankSpec) -> tuple[DecodeWork, ...]:
         per_token=heads * (key_dim + rope + value_dim),
         per_step=0,
         expand_per_token=heads * (rebuild_keys + value_map),
+        rebuilt_per_token=heads * (key_dim + value_dim),
     )
     first = expanded if spec.position == "rope_expand" else factored
     return (first, materialised)

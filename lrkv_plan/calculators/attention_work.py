@@ -34,6 +34,7 @@ class AttentionWork:
     fixed_bytes: float = 0.0
     row_flops: float = 0.0
     expand_row_flops: float = 0.0
+    rebuilt_row_scalars: float = 0.0
     window_tokens: int | None = None
     fixed_rows: int | None = None
 
@@ -56,6 +57,16 @@ class AttentionWork:
         """FLOPs of one layer's scan. [FLOPs]"""
         per_row = query_tokens * self.row_flops + self.expand_row_flops
         return batch_size * self.rows(context_tokens) * per_row
+
+    def n_units(self, context_tokens: Any, batch_size: Any) -> Any:
+        """Work units of one layer: what a kernel deals out, or rebuilds, one by one.
+
+        Cached heads times sequences; for paths that write keys and values out, the scalars written,
+        because those cost a time each beside the arithmetic.
+        """
+        if self.rebuilt_row_scalars:
+            return batch_size * self.rows(context_tokens) * self.rebuilt_row_scalars
+        return batch_size * self.n_copies
 
 
 def attention_work(
@@ -143,6 +154,7 @@ def _layer_work(
         token_write_bytes=0.0 if group.reuses_cache else written + index,
         row_flops=flops * work.per_token,
         expand_row_flops=flops * work.expand_per_token,
+        rebuilt_row_scalars=work.rebuilt_per_token / tp_size,
         window_tokens=group.window_tokens,
         fixed_rows=(model.encoder_tokens or 0) if group.cached_over == "encoder" else None,
     )

@@ -89,7 +89,8 @@ def kernel_time(
     n_bytes : bytes that the call moves between memory and the GPU. [bytes]
     flops : floating-point operations; a multiply-add is 2. [FLOPs]
     work_units : pieces that the kernel can deal out without splitting a sequence: sequences times
-        cached heads (``grouped``), sequences (``mla_absorbed``). Needed by the forms in
+        cached heads (``grouped``), sequences (``mla_absorbed``); scalars rebuilt where keys are
+        written out. Needed by the forms in
         ``COUNTS_WORK_UNITS``.
 
     Returns

@@ -24,12 +24,12 @@ ROLES = ("fit", "random", "rank", "heads", "context")  # all but fit are held ou
 class DecodeSample:
     """One round of one point. Times are of one call of one layer. [s]
 
-    ``n_bytes``, ``flops`` and ``work_units`` are predicted (calculators/attention_work.py) with
-    shared rows read once; ``allocated_bytes`` is what torch holds for the cache, and
-    ``predicted_bytes`` what the calculators say it must be. ``controls_s`` time the same
-    memory-bound read before each of ``repeats_s`` (empty where none was made). ``n_copies`` are cached heads, ``rank`` and ``latent_dim``
-    0 where a design has none; ``page_tokens`` 0 is a contiguous cache. ``role`` says whether a
-    point may be fitted, and by what it is held out.
+    ``n_bytes`` (cached rows and layer weights, each read once), ``flops`` and ``work_units`` are
+    predicted (calculators/attention_work.py); ``allocated_bytes`` is what torch holds for the
+    cache, and ``predicted_bytes`` what the calculators say it must be. ``controls_s`` time the same
+    memory-bound read before each of ``repeats_s`` (empty where none was made). ``n_copies`` are
+    cached heads, ``rank`` and ``latent_dim`` 0 where a design has none; ``page_tokens`` 0 is a
+    contiguous cache. ``role`` says whether a point may be fitted, and by what it is held out.
     """
 
     point: str

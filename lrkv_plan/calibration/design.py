@@ -55,8 +55,8 @@ class PlannedPoint:
 class Series:
     """How one path is sampled: designs and head counts that are fitted, and those held out.
 
-    ``rebuild`` marks paths whose work grows with the rank times the context (keys rebuilt): their
-    contexts are shorter, so that a call stays short.
+    ``room`` bounds heads times sequences times steps of a call: paths that rebuild keys compute
+    much more than they read, and stay as short as the others with less.
     """
 
     family: str
@@ -64,8 +64,7 @@ class Series:
     held_out_designs: tuple[str, ...] = ()
     heads: tuple[int, ...] = (8, 16, 32)
     held_out_heads: int = 24
-    rebuild: bool = False
-    query_tokens: tuple[int, ...] = (1,)
+    room: int | None = None
 
 
 # Ranks: small, aligned, and 55 (the paper's, not a multiple of 8) held out beside 64.
@@ -73,12 +72,14 @@ SERIES = {
     "grouped/plain": Series(family="grouped", designs=("mha", "gqa:4", "gqa:2")),
     "grouped/sdpa": Series(family="grouped", designs=("mha", "gqa:4", "gqa:2")),
     "mla/absorbed": Series(
-        family="mla", designs=("mla:512+64", "mla:256+64"), held_out_designs=("mla:384+64",),
-        heads=(4, 16, 64), held_out_heads=32,
+        family="mla", designs=("mla:512+64", "mla:256+64", "mla:128+64"),
+        held_out_designs=("mla:384+64",),
+        heads=(16, 32, 64), held_out_heads=48,
     ),
     "mla/materialised": Series(
-        family="mla", designs=("mla:512+64", "mla:256+64"), held_out_designs=("mla:384+64",),
-        heads=(4, 8, 16), held_out_heads=12, rebuild=True,
+        family="mla", designs=("mla:512+64", "mla:256+64", "mla:128+64"),
+        held_out_designs=("mla:384+64",),
+        heads=(4, 8, 16), held_out_heads=12, room=64,
     ),
     "lrkv/factored": Series(
         family="lrkv", designs=("lrkv:16", "lrkv:32", "lrkv:64", "lrkv:96"),
@@ -88,11 +89,11 @@ SERIES = {
         family="lrkv",
         designs=tuple(f"lrkv:{r},position=rope_expand" for r in (16, 32, 64)),
         held_out_designs=("lrkv:55,position=rope_expand",), heads=(4, 8, 16), held_out_heads=12,
-        rebuild=True,
+        room=128,
     ),
     "lrkv/materialised": Series(
         family="lrkv", designs=("lrkv:16", "lrkv:32", "lrkv:64"), held_out_designs=("lrkv:55",),
-        heads=(4, 8, 16), held_out_heads=12, rebuild=True,
+        heads=(4, 8, 16), held_out_heads=12, room=128,
     ),
     "lrkv/fused": Series(
         family="lrkv", designs=("lrkv:16", "lrkv:32", "lrkv:64", "lrkv:96"),
@@ -108,6 +109,7 @@ CROSSING = {
 
 
 CROSSING_HEADS = 16
+PAGE = 16  # random contexts are whole pages: matrix libraries take longer for odd lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,16 +121,13 @@ class Scale:
     head_dim: int = 128
     steps: tuple[int, ...] = (1, 4, 16, 64)  # fitted
     held_out_steps: tuple[int, ...] = (2, 8, 32)
-    rebuild_steps: tuple[int, ...] = (1, 4, 8)
 
-    def capped(self, heads: int, batch_size: int, step: int) -> tuple[int, int]:
-        """Batch and step of a call no larger than one crossing sequence at the longest context."""
-        room = CROSSING_HEADS * max(self.steps)
-        while heads * step > room:
+    def capped(self, heads: int, batch_size: int, step: int, room: int) -> tuple[int, int]:
+        """Batch and step of a call with at most ``room`` heads times sequences times steps."""
+        while heads * step > room and step >= 4:
             step //= 4  # the next fitted or held-out step below
-        return max(
-            b for b in self.batches if b <= max(1, min(batch_size, room // heads // step))
-        ), step
+        fitting = [b for b in self.batches if b <= min(batch_size, room // heads // step)]
+        return max(fitting, default=min(self.batches)), step
 
 
 # A cache of 16 heads at the longest context: 67 MB in fp32 on a CPU, 537 MB in bf16 on a GPU.
@@ -184,7 +183,8 @@ def _path_points(
         path=path, attention=series.designs[0], n_heads=series.heads[0], head_dim=scale.head_dim,
         batch_size=1, context_tokens=scale.unit, dtype=dtype, role="fit",
     )  # fmt: skip
-    steps = scale.rebuild_steps if series.rebuild else scale.steps
+    largest = CROSSING_HEADS * max(scale.steps)
+    room, steps = series.room or largest, scale.steps if series.room is None else scale.steps[:-1]
     between = tuple(s for s in scale.held_out_steps if s < max(steps))
     own = [text for text in attention if text.partition(":")[0] in _texts(series.family)]
     designs = (*series.designs, *(t for t in own if t not in series.held_out_designs))
@@ -194,7 +194,7 @@ def _path_points(
     ) -> Iterator[PlannedPoint]:
         for index, step in enumerate(steps):
             wanted = scale.batches[(index + turn) % len(scale.batches)]
-            batch, step = scale.capped(heads, wanted, step)
+            batch, step = scale.capped(heads, wanted, step, room)
             yield replace(
                 base, attention=text, n_heads=heads, batch_size=batch, role=role,
                 context_tokens=step * scale.unit,
@@ -202,20 +202,20 @@ def _path_points(
 
     for turn, (text, heads) in enumerate(itertools.product(designs, series.heads)):
         # Half of the contexts for each pair, alternating: every pair of levels still meets.
-        yield from at("fit", text, heads, steps[turn % 2 :: 2], turn)
+        yield from at("fit", text, heads, steps if series.room else steps[turn % 2 :: 2], turn)
     middle = series.heads[1]
     for turn, text in enumerate(series.held_out_designs):
         yield from at("rank", text, middle, steps, turn)
     for turn, text in enumerate(designs[:2]):
-        yield from at("heads", text, series.held_out_heads, steps[1:], turn)
+        yield from at("heads", text, series.held_out_heads, steps[turn::2], turn)
     yield from at("context", designs[-1], middle, between, 0)
     yield from _crossing(base, scale)
     for _ in range(4):
         heads, step = draw.choice(series.heads), draw.choice(between)
-        batch, step = scale.capped(heads, draw.choice(scale.batches), step)
+        batch, step = scale.capped(heads, draw.choice(scale.batches), step, room)
         yield replace(
             base, attention=draw.choice(designs), n_heads=heads, batch_size=batch, role="random",
-            context_tokens=int(scale.unit * step * draw.uniform(0.7, 1.4)),
+            context_tokens=PAGE * int(scale.unit * step * draw.uniform(0.7, 1.4) / PAGE),
         )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """Measured points: one time for each, out of its rounds and repeats, and how noisy the run was.
 
-On a CPU the time is the minimum over all repeats of all rounds: what disturbs a single thread only
-ever adds time. On a GPU, whose clock varies both ways, it is the median. The split-half instability
-compares even with odd rounds by the same estimator; it tells a quiet run from a disturbed one, and
-it is the evidence for the choice of estimator.
+The time is the median over all repeats of all rounds, after the drift of the machine's speed is
+taken out (``drift``). The minimum is no better here: a shared CPU has fast spells that not every
+point meets. The split-half instability compares even with odd rounds by the same estimator; it
+tells a quiet run from a disturbed one, and it is the evidence for the choice of estimator.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from lrkv_plan.calibration.decode_samples import DecodeSample, by_point
+from lrkv_plan.calibration.drift import log_drift
 from lrkv_plan.calibration.samples import KernelSamples
 
 if TYPE_CHECKING:
     from lrkv_plan.calibration.samples import FloatArray
 
 ESTIMATORS: dict[str, tuple[str, Callable[[Sequence[float]], float]]] = {
-    "cpu": ("minimum", min),
+    "cpu": ("median", median),
     "cuda": ("median", median),
 }
 QUANTILES = (0.5, 0.9, 0.99)
@@ -29,10 +30,14 @@ QUANTILES = (0.5, 0.9, 0.99)
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredPoint:
-    """One point: its first row for what it is, all repeats of all rounds, and its time. [s]"""
+    """One point: its first row for what it is, all repeats of all rounds, and its time. [s]
+
+    ``rounds_s`` have the machine's drift taken out, ``raw_rounds_s`` are as measured.
+    """
 
     sample: DecodeSample
     rounds_s: tuple[tuple[float, ...], ...]
+    raw_rounds_s: tuple[tuple[float, ...], ...]
     controls_s: tuple[float, ...]
     time_s: float
     allocated_equals_predicted: bool
@@ -45,8 +50,13 @@ class MeasuredPoint:
 
     @property
     def repeats_s(self) -> tuple[float, ...]:
-        """All repeats of all rounds."""
+        """All repeats of all rounds, drift taken out."""
         return tuple(t for one in self.rounds_s for t in one)
+
+    @property
+    def latencies_s(self) -> tuple[float, ...]:
+        """All repeats of all rounds as measured."""
+        return tuple(t for one in self.raw_rounds_s for t in one)
 
     def instability(self, estimate: Callable[[Sequence[float]], float] | None = None) -> float:
         """|ln| of the estimate in even rounds over that in odd ones; NaN with one repeat.
@@ -67,18 +77,25 @@ def estimator(device: str) -> tuple[str, Callable[[Sequence[float]], float]]:
 
 
 def measured_points(samples: Iterable[DecodeSample]) -> list[MeasuredPoint]:
-    """The points of a run, in order of first appearance."""
-    return [_point(rounds) for rounds in by_point(samples).values()]
+    """The points of a run, in order of first appearance; ``samples`` in the order of measuring."""
+    listed = list(samples)
+    slower = {
+        (s.point, s.round): math.exp(d) for s, d in zip(listed, log_drift(listed), strict=True)
+    }
+    return [_point(rounds, slower) for rounds in by_point(listed).values()]
 
 
-def _point(rounds: list[DecodeSample]) -> MeasuredPoint:
+def _point(rounds: list[DecodeSample], slower: dict[tuple[str, int], float]) -> MeasuredPoint:
     ordered = sorted(rounds, key=lambda s: s.round)
     first = ordered[0]
-    times = tuple(sample.repeats_s for sample in ordered)
+    raw = tuple(sample.repeats_s for sample in ordered)
+    factors = [slower[sample.point, sample.round] for sample in ordered]
+    times = tuple(tuple(t / f for t in one) for one, f in zip(raw, factors, strict=True))
     _, estimate = estimator(first.device)
     return MeasuredPoint(
         sample=first,
         rounds_s=times,
+        raw_rounds_s=raw,
         controls_s=tuple(c for sample in ordered for c in sample.controls_s),
         time_s=estimate([t for one in times for t in one]),
         allocated_equals_predicted=all(s.allocated_bytes == s.predicted_bytes for s in ordered),

@@ -11,7 +11,7 @@ import gc
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -25,8 +25,9 @@ from lrkv_plan.calibration.timing import Stopwatch, TimedCalls
 from lrkv_plan.units import GIB
 
 MAX_ROUNDS = 64
-SLICE_S = 0.03  # of one point in one round, flushes included
-REPEATS = (3, 25)
+SLICE_S = 0.02  # of one point in one round, flushes included
+REPEATS = (2, 25)
+SMALL_TOKENS = 8
 MEMORY_SHARE = 0.8  # of what is free, that a point may take
 Progress = Callable[[int, int, float], None]  # rounds begun, points left in it, seconds left
 
@@ -47,6 +48,8 @@ class Measuring:
     cold: bool = True
     seed: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
+    _repeats: dict[str, int] = field(default_factory=dict)
+    _small: dict[tuple[str, ...], DecodeStep] = field(default_factory=dict)
 
     def run(self, points: Sequence[PlannedPoint], progress: Progress) -> int:
         """Measure until the deadline; the number of whole rounds that all points then have.
@@ -74,8 +77,7 @@ class Measuring:
         if reason is None:
             try:
                 step = self._step(point, number)
-                sample = self._sample(point, number, step, self._timed(step))
-                self.file.append(sample)
+                self.file.append(self._sample(point, number, step, self._timed(point, step)))
                 return
             except (torch.OutOfMemoryError, MemoryError) as error:
                 reason = f"out of memory when tried: {str(error).splitlines()[0][:200]}"
@@ -92,17 +94,20 @@ class Measuring:
             page_tokens=point.page_tokens or None, seed=self.seed + number,
         )  # fmt: skip
 
-    def _timed(self, step: DecodeStep) -> TimedCalls:
-        """As many repeats as fit into a slice: one first tells how long they take."""
-        first = self.stopwatch.time(step.run, n_repeats=1, cold=self.cold)
-        each = first.repeats_s[0] + sum(first.control_s)
-        n_repeats = max(REPEATS[0], min(REPEATS[1], int(SLICE_S / each)))
-        rest = self.stopwatch.time(step.run, n_repeats=n_repeats - 1, cold=self.cold)
-        return TimedCalls(
-            repeats_s=first.repeats_s + rest.repeats_s,
-            control_s=first.control_s + rest.control_s,
-            peak_bytes=max(first.peak_bytes, rest.peak_bytes),
-        )
+    def _timed(self, point: PlannedPoint, step: DecodeStep) -> TimedCalls:
+        """As many repeats as fit into a slice, as the round before took."""
+        kind = (point.path, point.attention, str(point.n_heads), point.dtype)
+        if kind not in self._small:
+            few = max(SMALL_TOKENS, point.query_tokens)
+            small = replace(point, batch_size=1, context_tokens=few)
+            self._small[kind] = self._step(small, 0)
+        timed = self.stopwatch.time(
+            step.run, n_repeats=self._repeats.get(point.name, REPEATS[0]), cold=self.cold,
+            small=self._small[kind].run if self.cold else None,
+        )  # fmt: skip
+        each = (sum(timed.repeats_s) + sum(timed.control_s)) / len(timed.repeats_s)
+        self._repeats[point.name] = max(REPEATS[0], min(REPEATS[1], int(SLICE_S / each)))
+        return timed
 
     def _sample(
         self, point: PlannedPoint, number: int, step: DecodeStep, timed: TimedCalls
@@ -118,7 +123,7 @@ class Measuring:
             latent_dim=getattr(spec, "latent_dim", 0), batch_size=point.batch_size,
             context_tokens=point.context_tokens, query_tokens=point.query_tokens,
             page_tokens=point.page_tokens, cache_state="cold" if self.cold else "hot",
-            threads=self.threads, n_bytes=float(step.read_bytes), flops=float(step.flops),
+            threads=self.threads, n_bytes=float(step.read_bytes + step.weight_bytes), flops=float(step.flops),
             work_units=float(step.work_units), allocated_bytes=step.allocated_bytes,
             predicted_bytes=int(step.predicted_bytes), peak_bytes=timed.peak_bytes,
             repeats_s=timed.repeats_s, controls_s=timed.control_s,

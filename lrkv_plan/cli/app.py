@@ -11,6 +11,7 @@ from lrkv_plan import __version__
 from lrkv_plan.cli import (
     cache,
     calibrate,
+    calibrate_run,
     capacity,
     crossover,
     hardware,
@@ -70,6 +71,7 @@ def root(
 
 for _module in (plan, rank, cache, params, shard, capacity, crossover, roofline, validate):
     _module.register(app)
+calibrate_run.register(calibrate.app)
 app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(plot.app, name="plot")
 app.add_typer(models.app, name="models")

@@ -33,13 +33,16 @@ def written_files(result: FitResult, folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def write_result(result: FitResult, folder: Path, *, force: bool = False) -> list[Path]:
+def write_result(
+    result: FitResult, folder: Path, *, force: bool = False, overwrite: bool = False
+) -> list[Path]:
     """Write the report, and the profile of what was accepted.
 
     Parameters
     ----------
     folder : usually where the samples are; made if missing.
     force : overwrite what is there, and put refused paths into the profile too, labelled.
+    overwrite : overwrite what is there: results of fewer samples of the same run.
 
     Returns
     -------
@@ -55,7 +58,7 @@ def write_result(result: FitResult, folder: Path, *, force: bool = False) -> lis
 
     *reports, profile = written_files(result, folder)
     existing = [path.name for path in (*reports, profile) if path.exists()]
-    if existing and not force:
+    if existing and not (force or overwrite):
         raise UsageError(f"{folder}: {', '.join(existing)} exist; --force overwrites them")
     fits = result.fits if force else result.accepted
     figure = predicted_vs_measured(result)
@@ -74,7 +77,7 @@ def write_result(result: FitResult, folder: Path, *, force: bool = False) -> lis
     except OSError as error:
         raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
     for path, content in zip(targets, contents, strict=True):
-        write_whole(path, content, force=force)
+        write_whole(path, content, force=force or overwrite)
     return targets
 
 

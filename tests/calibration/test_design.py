@@ -18,7 +18,14 @@ from lrkv_plan.calibration.design import (
 )
 from lrkv_plan.errors import UsageError
 
-EVERY = [name for name in SERIES if name in PATHS]
+
+def runs_here(path: str) -> bool:
+    if path not in PATHS:
+        return False
+    return path in {p.name for p in paths_for(planned_points("cpu", ["fp32"], [path])[0].spec())}
+
+
+EVERY = [path for path in SERIES if runs_here(path)]
 
 
 def points_of(path: str, device: str = "cpu") -> list[PlannedPoint]:

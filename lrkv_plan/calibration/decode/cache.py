@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from lrkv_plan.attention.layout import AttentionLayout, CachedTensor
+from lrkv_plan.calibration.decode.noise import fill_normal
 from lrkv_plan.errors import CalibrationError
 
 Rows = Mapping[str, torch.Tensor]
@@ -87,8 +88,7 @@ class Cache(ABC):
     def fill_random(self, lengths: Sequence[int], seed: int) -> None:
         """Give an empty cache sequences of these lengths with rows of about N(0, 1).
 
-        One block of random scalars is repeated through the whole allocation; its length is no
-        multiple of a row's, so that rows differ. Key scales are drawn around 1.
+        Key scales are drawn around 1. See ``noise``.
         """
         self._reserve(lengths)
         for place, (name, tensor) in enumerate(self.tensors.items()):
@@ -132,13 +132,9 @@ class Cache(ABC):
 
 
 def fill(tensor: torch.Tensor, generator: torch.Generator, *, positive: bool = False) -> None:
-    """Fill with a repeated block of random scalars: N(0, 1), or U(0.8, 1.2) when positive."""
-    size = min(tensor.numel(), (1 << 20) + 7)
-    block = torch.randn(size, generator=generator)
-    if positive:
-        block = 1.0 + 0.2 * (2 * torch.rand(size, generator=generator) - 1)
-    block = block.to(tensor.device, tensor.dtype)
-    flat = tensor.view(-1)
-    for start in range(0, flat.numel(), size):
-        part = flat[start : start + size]
-        part.copy_(block[: part.numel()])
+    """Fill with random scalars: N(0, 1), or U(0.8, 1.2) when positive."""
+    if not positive:
+        fill_normal(tensor, generator)
+        return
+    drawn = 1.0 + 0.2 * (2 * torch.rand(tensor.shape, generator=generator) - 1)
+    tensor.copy_(drawn.to(tensor.device, tensor.dtype))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from lrkv_plan.attention.layout import AttentionLayout
+from lrkv_plan.calibration.decode.noise import normal
 from lrkv_plan.specs.attention_families import GroupedSpec, LatentSpec, LowRankSpec
 
 Weights = dict[str, torch.Tensor]
@@ -22,7 +23,7 @@ def drawing(seed: int) -> Draw:
 
     def draw(*shape: int, terms: int = 1) -> torch.Tensor:
         scale = float(max(terms, 1)) ** -0.5
-        return torch.randn(*shape, generator=generator).mul_(scale)
+        return normal(shape, generator).mul_(scale)
 
     return draw
 

@@ -1,0 +1,160 @@
+"""``lrkv-plan calibrate run``: measure real decode steps on this machine and fit constants."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lrkv_plan import units
+from lrkv_plan.cli.options import one_count, writes_table
+from lrkv_plan.cli.progress import progress_line
+from lrkv_plan.report.tables import Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.calibration.session import RunOptions, RunOutcome
+
+RESERVE = 0.12  # of the budget, for the fit and the report
+INTERRUPTED = 130
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run")(run)
+
+
+@writes_table
+def run(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Folder for samples.csv, run.json, the calibrated profile and the report.",
+        ),
+    ],
+    device: Annotated[
+        str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:1.")
+    ] = "auto",
+    attention: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attention",
+            metavar="DESIGN",
+            help="Measure this design's decode paths only, the design among them: mha, gqa:8, "
+            "mla:512+64, lrkv:55,position=rope_expand. Repeat for more.",
+        ),
+    ] = None,
+    path: Annotated[
+        list[str] | None,
+        typer.Option("--path", metavar="PATH", help="Decode path, such as lrkv/factored. Repeat."),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dtype", metavar="FORMAT", help="fp32, bf16 or fp16; fp32 on CPUs, bf16 on GPUs."
+        ),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option("--budget", metavar="TIME", help="Time for the whole command: 60s, 5min.")
+    ] = "60s",
+    threads: Annotated[
+        str, typer.Option("--threads", metavar="N", help="CPU threads; one repeats best.")
+    ] = "1",
+    seed: Annotated[str, typer.Option("--seed", metavar="N", help="Of order and contents.")] = "1",
+    hot: Annotated[
+        bool, typer.Option("--hot", help="Leave caches as the last call left them.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the samples in the folder.")
+    ] = False,
+    max_error: Annotated[
+        str,
+        typer.Option(
+            "--max-error", metavar="SHARE", help="Held-out median error above which no fit is kept."
+        ),
+    ] = "15%",
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Replace earlier results, and keep a noisy or poor fit, labelled."
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+    ] = False,
+) -> Table:
+    """Run real decode steps with torch, fit the kernel model, and judge it on points left out.
+
+    Example: lrkv-plan calibrate run --device cpu --budget 60s --output here
+    """
+    # Large CPU tensors on huge pages: fewer address look-ups, and times that repeat better.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    from lrkv_plan.calibration.fit_run import require_scipy
+    from lrkv_plan.calibration.torch_gate import require_torch
+
+    require_torch()
+    require_scipy()
+    from lrkv_plan.calibration.session import RunOptions
+
+    seconds = units.parse_seconds(budget)
+    options = RunOptions(
+        device=device, dtypes=tuple(dtype or ()), paths=tuple(path or ()),
+        attention=tuple(attention or ()), budget_s=seconds * (1 - RESERVE),
+        seed=one_count(seed, "--seed"), threads=one_count(threads, "--threads"), cold=not hot,
+        resume=resume, force=force, command=shlex.join(["lrkv-plan", *sys.argv[1:]]),
+    )  # fmt: skip
+    outcome = _measure(options, output, quiet)
+    return _fitted(outcome, max_error, force, quiet)
+
+
+def _measure(options: "RunOptions", folder: Path, quiet: bool) -> "RunOutcome":
+    """The session, with progress; Ctrl-C leaves what was measured and says how to go on."""
+    from lrkv_plan.calibration.session import run_session
+
+    try:
+        with progress_line(quiet) as show:
+            return run_session(
+                options, folder,
+                lambda number, left, seconds: show(
+                    f"round {number + 1}: {left} points to go, {max(0.0, seconds):.0f} s left"
+                ),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo(
+            f"stopped; every sample is in {folder}: go on with the same command and --resume",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _fitted(outcome: "RunOutcome", max_error: str, force: bool, quiet: bool) -> Table:
+    """What the samples say: profile and report beside them, and the table of paths."""
+    from lrkv_plan.calibration.fit_run import fit_run
+    from lrkv_plan.cli.capacity_inputs import share
+    from lrkv_plan.report.calibration_files import write_result
+    from lrkv_plan.report.calibration_fit_views import fit_table
+
+    with progress_line(quiet) as show:
+        show("fitting")
+        result = fit_run(outcome.folder, max_error=float(share(max_error, "--max-error") or 0))
+        written = write_result(result, outcome.folder, force=force, overwrite=True)
+    if not quiet:
+        for path in written:
+            typer.echo(f"wrote {path}", err=True)
+    return fit_table(result, force=force, remarks=_remarks(outcome))
+
+
+def _remarks(outcome: "RunOutcome") -> list[str]:
+    """How far the run came, and what it left out."""
+    lines = [
+        f"{outcome.n_samples} samples of {outcome.n_points} points; {outcome.n_rounds} whole rounds"
+    ]
+    if outcome.n_unmeasured:
+        lines.append(
+            f"{outcome.n_unmeasured} points were not reached: a longer --budget, or --resume"
+        )
+    return lines + [f"left out: {point}: {reason}" for point, reason in outcome.skipped.items()]
