@@ -16,16 +16,21 @@ import torch
 CHUNK_SCALARS = 1 << 18
 
 
+def on_cpu(device: torch.device) -> bool:
+    """Whether half-precision rows are converted by chunks; elsewhere products take them as are."""
+    return device.type == "cpu"
+
+
 def compute_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """The dtype of queries and layer weights: fp32 on a CPU, the rows' own on CUDA."""
-    return torch.float32 if device.type == "cpu" else dtype
+    return torch.float32 if on_cpu(device) else dtype
 
 
 def add_scores(query: torch.Tensor, rows: torch.Tensor, out: torch.Tensor, *, beta: int) -> None:
     """``out = beta out + query rows^T`` for query (N, M, w), rows (N, T, w), out fp32 (N, M, T)."""
     if rows.dtype == torch.float32:
         torch.baddbmm(out, query, rows.transpose(1, 2), beta=beta, out=out)
-    elif rows.device.type == "cpu":
+    elif on_cpu(rows.device):
         for heads, tokens, chunk in _chunks(rows):
             part = out[heads, :, tokens]
             torch.baddbmm(part, query[heads], chunk.transpose(1, 2), beta=beta, out=part)
@@ -37,7 +42,7 @@ def add_mix(weights: torch.Tensor, rows: torch.Tensor, out: torch.Tensor, *, bet
     """``out = beta out + weights rows``: weights fp32 (N, M, T), rows (N, T, w), out (N, M, w)."""
     if rows.dtype == torch.float32:
         torch.baddbmm(out, weights, rows, beta=beta, out=out)
-    elif rows.device.type == "cpu":
+    elif on_cpu(rows.device):
         for heads, tokens, chunk in _chunks(rows):
             part = out[heads]
             kept = beta if tokens.start == 0 else 1

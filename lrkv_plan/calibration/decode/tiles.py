@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from lrkv_plan.calibration.decode import products
 from lrkv_plan.calibration.decode.rotary import angles, frequencies
 
 # Rebuilt scalars per tile. On a CPU 512 KiB in fp32, where 32 to 64 tokens of 18 heads x 128 were
@@ -33,11 +34,11 @@ def tiles(
     tile_tokens: int | None = None,
 ) -> Iterator[Tile]:
     """All (sequence, token) pairs by tiles: one sequence at a time on a CPU, many on CUDA."""
-    on_cpu = device.type == "cpu"
-    budget = CPU_TILE_SCALARS if on_cpu else CUDA_TILE_SCALARS
+    one_core = products.on_cpu(device)
+    budget = CPU_TILE_SCALARS if one_core else CUDA_TILE_SCALARS
     tokens_each = tile_tokens or min(n_tokens, max(16, budget // scalars_per_token))
     fitting = max(1, budget // (tokens_each * scalars_per_token))
-    sequences_each = 1 if on_cpu else min(batch_size, fitting)
+    sequences_each = 1 if one_core else min(batch_size, fitting)
     for sequence in range(0, batch_size, sequences_each):
         for token in range(0, n_tokens, tokens_each):
             yield Tile(
