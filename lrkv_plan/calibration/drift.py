@@ -15,7 +15,7 @@ from lrkv_plan.calibration.decode_samples import DecodeSample
 if TYPE_CHECKING:
     from lrkv_plan.calibration.samples import FloatArray
 
-HALF_WINDOW = 8  # samples before and after; a sample takes about 40 ms
+HALF_WINDOW = 4  # fitted samples before and after: together they take about half a second
 N_PASSES = 10
 QUIET_SHARE = 0.1  # the drift is counted from the fastest tenth of the run
 
@@ -26,7 +26,8 @@ def log_drift(samples: Sequence[DecodeSample]) -> FloatArray:
     Parameters
     ----------
     samples
-        In the order in which they were measured.
+        In the order in which they were measured. Held-out ones do not count: they take the drift
+        of the fitted ones around them, so that nothing fitted depends on them.
 
     Returns
     -------
@@ -39,21 +40,27 @@ def log_drift(samples: Sequence[DecodeSample]) -> FloatArray:
     """
     import numpy as np
 
-    names = {name: i for i, name in enumerate(dict.fromkeys(s.point for s in samples))}
-    which = np.array([names[s.point] for s in samples])
-    logs = np.array([np.log(np.median(s.repeats_s)) for s in samples])
-    members = [np.flatnonzero(which == i) for i in range(len(names))]
-    drift = np.zeros(len(samples))
-    if all(len(m) < 2 for m in members):
-        return drift
+    fitted = [(i, s) for i, s in enumerate(samples) if s.role == "fit"]
+    names = {name: k for k, name in enumerate(dict.fromkeys(s.point for _, s in fitted))}
+    if len(names) == len(fitted):
+        return np.zeros(len(samples))
+    logs = np.array([np.log(np.median(s.repeats_s)) for _, s in fitted])
+    drift = _polished(logs, np.array([names[s.point] for _, s in fitted]))
+    places = np.arange(len(samples), dtype=float)
+    everywhere: FloatArray = np.interp(places, [i for i, _ in fitted], drift)
+    return everywhere - np.quantile(drift, QUIET_SHARE)
+
+
+def _polished(logs: FloatArray, which: FloatArray) -> FloatArray:
+    """The common part of ``logs`` around each place, point ``which`` taken out."""
+    import numpy as np
+
+    members = [np.flatnonzero(which == k) for k in range(int(which.max()) + 1)]
+    drift = np.zeros(len(logs))
     for _ in range(N_PASSES):
         own = np.array([np.median((logs - drift)[m]) for m in members])
-        left = np.pad(logs - own[which], HALF_WINDOW, mode="reflect" if _is_long(logs) else "edge")
-        windows = np.lib.stride_tricks.sliding_window_view(left, 2 * HALF_WINDOW + 1)
+        left = logs - own[which]
+        padded = np.pad(left, HALF_WINDOW, mode="reflect" if len(left) > HALF_WINDOW else "edge")
+        windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * HALF_WINDOW + 1)
         drift = np.median(windows, axis=1)
-    relative: FloatArray = drift - np.quantile(drift, QUIET_SHARE)
-    return relative
-
-
-def _is_long(logs: FloatArray) -> bool:
-    return len(logs) > HALF_WINDOW
+    return drift
