@@ -17,6 +17,8 @@ from lrkv_plan.errors import PlanError, SpecError, did_you_mean, shown
 from lrkv_plan.specs.base import Frozen
 from lrkv_plan.specs.explain import explain
 
+LARGEST = 10**100  # far beyond any print, and still a float
+
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
@@ -66,14 +68,19 @@ class Asked:
     def value(self, changes: Sequence[Change] = ()) -> Fraction:
         """The exact value, in base units. Raises ``PlanError`` where a reading has none."""
         if not changes:
-            return self.quantity(self.inputs)
+            return self._bounded(self.quantity(self.inputs))
         try:
             inputs = self.quantity.inputs.model_validate(self._fields(changes))
         except ValidationError as error:
             raise SpecError(explain(error)) from None
-        value = self.quantity(inputs)
+        value = self._bounded(self.quantity(inputs))
         for change in changes:
             value = (1 - value if change.complement else value) * change.factor
+        return value
+
+    def _bounded(self, value: Fraction) -> Fraction:
+        if abs(value) > LARGEST:
+            raise SpecError(f"{self.quantity.name} exceeds 10**100")
         return value
 
     def tried(self, changes: Sequence[Change]) -> Fraction | None:

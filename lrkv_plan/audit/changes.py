@@ -23,7 +23,7 @@ _KILO = Fraction(1000, 1024)
 
 def argument_of(asked: Asked, wanted: str) -> int | None:
     """The design's first argument where the family calls it ``wanted``; else None."""
-    family, _, rest = str(getattr(asked.inputs, "attention", "")).partition(":")
+    family, _, rest = str(getattr(asked.inputs, "attention", None) or "").partition(":")
     try:
         matches = spec_class(family.lower()).text_argument == wanted
     except PlanError:
@@ -51,7 +51,12 @@ def _ranks(asked: Asked) -> Iterator[Change]:
 
 
 def swept_ranks(asked: Asked) -> Iterator[Change]:
-    """Every integer rank up to the head width, where that is at most ``MAX_SWEPT_RANK``."""
+    """Every integer rank up to the head width, where that is at most ``MAX_SWEPT_RANK``.
+
+    None for a printed range or a stated tolerance, which many ranks meet.
+    """
+    if asked.printed.low != asked.printed.high or asked.claim.tolerance is not None:
+        return
     rank, top = argument_of(asked, "rank"), getattr(asked.inputs, "head_dim", None)
     if rank is None or top is None or top > MAX_SWEPT_RANK:
         return
@@ -65,7 +70,8 @@ def _doubled(asked: Asked) -> Iterator[Change]:
     """Twice and half the layers and the context."""
     for key, noun in (("n_layers", "layers"), ("context_tokens", "tokens")):
         count = getattr(asked.inputs, key, None)
-        if isinstance(count, int):
+        cancels = key == "n_layers" and asked.quantity.kind is Kind.RATIO
+        if isinstance(count, int) and not cancels:
             yield Change(name=f"{2 * count:,} {noun}", about=key, fields={key: 2 * count})
             if count % 2 == 0:
                 yield Change(name=f"{count // 2:,} {noun}", about=key, fields={key: count // 2})

@@ -21,6 +21,7 @@ def _quoted(value: Any) -> Any:
 
 PrintedText = Annotated[str, BeforeValidator(_quoted), Field(min_length=1, max_length=80)]
 Fields = Annotated[dict[str, Any], Field(max_length=40)]
+Table = Annotated[dict[str, Fields], Field(min_length=1, max_length=64)]
 
 
 class Explanation(Frozen):
@@ -68,7 +69,7 @@ class Claim(Frozen):
     place: Name
     computes: Name
     row: Row | None = None
-    inputs: Fields = {}
+    inputs: Fields = Field(default_factory=dict)
     missing: Remark | None = None
     printed: PrintedText
     unit: Annotated[str, Field(min_length=1, max_length=10)] | None = None
@@ -92,7 +93,7 @@ class ClaimFile(Frozen):
     title: Name
     aliases: tuple[Identifier, ...] = ()
     source: Sources
-    tables: dict[str, Annotated[dict[str, Fields], Field(min_length=1, max_length=64)]] = {}
+    tables: dict[str, Table] = Field(default_factory=dict)
     claims: Annotated[tuple[Claim, ...], Field(min_length=1, max_length=10_000)]
 
     @model_validator(mode="after")

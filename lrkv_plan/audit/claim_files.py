@@ -7,13 +7,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lrkv_plan.audit.claim import Claim, ClaimFile
+from lrkv_plan.audit.claim import Claim, ClaimFile, Explanation, Row, Tolerance
 from lrkv_plan.errors import SpecError, did_you_mean, shown
+from lrkv_plan.specs.base import Frozen
 from lrkv_plan.specs.explain import explain
 from lrkv_plan.specs.loader import shipped_files, validate
 from lrkv_plan.specs.strict_files import read_yaml
 
 CLAIM_FOLDER = "claims"
+_PARTS = {"row": Row, "tolerance": Tolerance, "explanation": Explanation}
 
 
 def read_claims(path: Path) -> ClaimFile:
@@ -27,11 +29,17 @@ def read_claims(path: Path) -> ClaimFile:
 
 
 def _check(item: dict[str, Any], where: str) -> None:
-    """Each claim on its own first: the message then knows the claim's keys."""
-    try:
-        Claim.model_validate(item)
-    except ValidationError as error:
-        raise SpecError(f"{where}: {explain(error, Claim)}") from None
+    """Each claim and its parts on their own first: the message then knows their keys."""
+    parts: list[tuple[str, type[Frozen], Any]] = [
+        (f"{key}.", cls, item[key])
+        for key, cls in _PARTS.items()
+        if isinstance(item.get(key), dict)
+    ]
+    for key, cls, value in (*parts, ("", Claim, item)):
+        try:
+            cls.model_validate(value)
+        except ValidationError as error:
+            raise SpecError(f"{where}: {key}{explain(error, cls)}") from None
 
 
 def _named(item: dict[str, Any]) -> str:

@@ -64,15 +64,37 @@ def backbone_of(inputs: Backbone) -> ModelSpec:
 
 
 def _swapped(inputs: Any) -> ModelSpec:
-    return swap_attention(backbone_of(inputs), inputs.attention)
+    backbone = backbone_of(inputs)
+    return swap_attention(backbone, inputs.attention) if inputs.attention else backbone
 
 
-def _bytes(inputs: Compared, attention: str) -> Fraction:
-    model = swap_attention(backbone_of(inputs), attention)
-    held: int | Fraction = cache.bytes_per_token(
-        model, kv_dtype=inputs.kv_dtype, tp_size=inputs.tp_size
-    )
-    return Fraction(held)
+def _one_layer(inputs: Design) -> ModelSpec:
+    """A single layer of the design. Raises ``SpecError`` where a model's layers differ."""
+    model = _swapped(inputs)
+    groups = {group.attention for group in model.attention_groups}
+    if len(groups) != 1:
+        raise SpecError(f"{model.name}: its layers differ, so no number holds per layer")
+    layer = model.attention_groups[0].model_copy(update={"count": 1})
+    return model.model_copy(update={"layers": (layer,), "layer_order": None})
+
+
+def _bytes(inputs: Compared, attention: str | None) -> Fraction:
+    heads = (inputs.model, inputs.n_heads, inputs.head_dim)
+    return _bytes_on(heads, attention, inputs.kv_dtype, inputs.tp_size)
+
+
+@lru_cache(maxsize=8192)
+def _bytes_on(
+    heads: tuple[str | None, int | None, int | None],
+    attention: str | None,
+    kv_dtype: str,
+    tp_size: int,
+) -> Fraction:
+    """Bytes per token on a backbone; in a ratio, layers and model width cancel."""
+    model, n_heads, head_dim = heads
+    backbone = backbone_of(Backbone(model=model, n_heads=n_heads, head_dim=head_dim))
+    design = swap_attention(backbone, attention) if attention else backbone
+    return Fraction(cache.bytes_per_token(design, kv_dtype=kv_dtype, tp_size=tp_size))
 
 
 @quantity(Compared, Kind.RATIO, "sum w_i c_i(P) of the design / of the reference", source=_LRKV)
@@ -95,34 +117,30 @@ def cache_factor(inputs: Compared) -> Fraction:
     """How many times smaller than the reference's the cache is."""
     ratio = cache_ratio(inputs)
     if not ratio:
-        raise SpecError(f"attention {inputs.attention!r} caches nothing here")
+        raise SpecError("the design caches nothing here")
     return 1 / ratio
 
 
 @quantity(Design, Kind.COUNT, "sum w_i c_i", source="attention layouts")
 def scalars_per_token_per_layer(inputs: Design) -> int:
     """Scalars that one layer keeps per token."""
-    attention = _swapped(inputs).layers[0].attention
-    assert attention is not None, "a design was put there"
-    return layout_of(attention, backbone_of(inputs).model_dim).scalars_per_token()
+    layer = _one_layer(inputs)
+    attention = layer.layers[0].attention
+    assert attention is not None, "it is one of the layers that attend"
+    return layout_of(attention, layer.model_dim).scalars_per_token()
 
 
 @quantity(Design, Kind.BYTES, "b sum w_i c_i(P)", source="attention layouts")
 def bytes_per_token_per_layer(inputs: Design) -> Fraction:
     """Bytes that one layer keeps per token, on one GPU of ``tp_size``."""
-    model = _swapped(inputs)
-    one_layer = model.layers[0].model_copy(update={"count": 1})
-    single = model.model_copy(update={"layers": (one_layer,), "layer_order": None})
-    kept = cache.bytes_per_token(single, kv_dtype=inputs.kv_dtype, tp_size=inputs.tp_size)
-    return Fraction(kept)
+    layer, gpus = _one_layer(inputs), inputs.tp_size
+    return Fraction(cache.bytes_per_token(layer, kv_dtype=inputs.kv_dtype, tp_size=gpus))
 
 
 @quantity(Layered, Kind.BYTES, "b N sum w_i c_i(P)", source=_LRKV)
 def bytes_per_token(inputs: Layered) -> Fraction:
     """Bytes that one more token adds over all layers, on one GPU of ``tp_size``."""
-    held = cache.bytes_per_token(
-        _swapped(inputs), kv_dtype=inputs.kv_dtype, tp_size=inputs.tp_size
-    )
+    held = cache.bytes_per_token(_swapped(inputs), kv_dtype=inputs.kv_dtype, tp_size=inputs.tp_size)
     return Fraction(held)
 
 
@@ -139,7 +157,9 @@ def cache_bytes(inputs: Held) -> Fraction:
     return Fraction(held)
 
 
-@quantity(Budgeted, Kind.COUNT, "floor(d_h (c - P g'/H)), then down to the alignment", source=_REVIEW)
+@quantity(
+    Budgeted, Kind.COUNT, "floor(d_h (c - P g'/H)), then down to the alignment", source=_REVIEW
+)
 def rank_ceiling(inputs: Budgeted) -> int:
     """Largest LRKV rank within a budget, a multiple of ``alignment``."""
     answer = ceilings.rank_ceiling(

@@ -32,6 +32,7 @@ class AuditRow:
 
     claim: str
     says: str
+    file: str
     document: str
     place: str
     quantity: str
@@ -46,8 +47,10 @@ class AuditRow:
     nearest_text: str | None = None
     tried: int = 0
     search_complete: bool = True
+    chance_hits: float | None = None
     explanation: str | None = None
     missing: str | None = None
+    tolerance: str | None = None
     note: str | None = None
 
 
@@ -57,7 +60,7 @@ def audit_file(path: Path) -> list[AuditRow]:
     rows = []
     for claim in file.claims:
         try:
-            rows.append(audit_claim(claim, file))
+            rows.append(audit_claim(claim, file, path.stem))
         except PlanError as error:
             raise SpecError(f"{path}: {claim.id}: {error}") from None
     return rows
@@ -68,7 +71,7 @@ def audit_files(paths: Iterable[Path]) -> list[AuditRow]:
     return [row for path in paths for row in audit_file(path)]
 
 
-def audit_claim(claim: Claim, file: ClaimFile) -> AuditRow:
+def audit_claim(claim: Claim, file: ClaimFile, file_name: str) -> AuditRow:
     """One claim's result.
 
     A recorded explanation is checked: the reading that it names must reproduce the print, or the
@@ -81,12 +84,12 @@ def audit_claim(claim: Claim, file: ClaimFile) -> AuditRow:
     """
     question = asked(claim, file)
     if claim.missing is not None:
-        return _row(question, file, Verdict.NOT_COMPUTABLE)
+        return _row(question, file, file_name, Verdict.NOT_COMPUTABLE)
     value = question.value()
     if question.agreement(value) is Agreement.ROUNDED:
         stale = claim.explanation is not None
         note = "matches: its recorded explanation is not needed" if stale else claim.note
-        return _row(question, file, Verdict.MATCH, value, note=note)
+        return _row(question, file, file_name, Verdict.MATCH, value, note=note)
     found = search(question)
     readings = list(found.readings)
     holds, named = _holds(question, claim.explanation)
@@ -95,6 +98,7 @@ def audit_claim(claim: Claim, file: ClaimFile) -> AuditRow:
     return _row(
         question,
         file,
+        file_name,
         Verdict.EXPLAINED if holds else Verdict.MISMATCH,
         value,
         readings=tuple(readings),
@@ -103,6 +107,7 @@ def audit_claim(claim: Claim, file: ClaimFile) -> AuditRow:
         nearest_text=found.nearest and question.printed.in_unit(found.nearest.value),
         tried=found.tried,
         search_complete=found.complete,
+        chance_hits=found.chance_hits,
         explanation=_said(claim.explanation, holds),
     )
 
@@ -125,6 +130,7 @@ def _said(explanation: Explanation | None, holds: bool) -> str | None:
 def _row(
     question: Asked,
     file: ClaimFile,
+    file_name: str,
     verdict: Verdict,
     value: Fraction | None = None,
     **found: object,
@@ -134,6 +140,7 @@ def _row(
     return AuditRow(
         claim=claim.id,
         says=claim.says,
+        file=file_name,
         document=file.title,
         place=claim.place,
         quantity=claim.computes,
@@ -143,5 +150,6 @@ def _row(
         computed=value,
         computed_text=None if value is None else question.printed.in_unit(value),
         missing=claim.missing,
+        tolerance=claim.tolerance and f"{claim.tolerance.within}: {claim.tolerance.reason}",
         **facts,  # type: ignore[arg-type]
     )

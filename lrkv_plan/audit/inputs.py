@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from typing_extensions import Self
 
-from lrkv_plan.audit.printed import Number, read_number
+from lrkv_plan.audit.printed import read_number
 from lrkv_plan.dtypes import storage_format
 from lrkv_plan.errors import SpecError
 from lrkv_plan.specs.base import (
@@ -64,9 +64,9 @@ class Backbone(Frozen):
 
 
 class Design(Backbone):
-    """One design on a backbone; ``tp_size`` GPUs share it."""
+    """One design on a backbone, a named model's own or MHA; ``tp_size`` GPUs share it."""
 
-    attention: Name = "mha"
+    attention: Name | None = None
     kv_dtype: FormatInput = "bf16"
     tp_size: HeadCount = 1
 
@@ -184,7 +184,7 @@ class Training(Frozen):
 
     parameters: NumberInput
     training_tokens: TokenCount
-    change: NumberInput = Number(value=read_number(0).value)
+    change: NumberInput = Field(default=0, validate_default=True)
 
 
 class ComputeSaved(Frozen):
@@ -192,4 +192,4 @@ class ComputeSaved(Frozen):
 
     step_saving: NumberInput
     change: NumberInput
-    reference_change: NumberInput = Number(value=read_number(0).value)
+    reference_change: NumberInput = Field(default=0, validate_default=True)

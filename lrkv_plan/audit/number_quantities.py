@@ -71,7 +71,7 @@ def largest(inputs: Values) -> Fraction:
 @quantity(Two, Kind.NUMBER, "x - y", monotone=True)
 def difference(inputs: Two) -> Fraction:
     """Value minus reference."""
-    return inputs.value.value - inputs.reference.value
+    return Fraction(inputs.value.value - inputs.reference.value)
 
 
 @quantity(Two, Kind.RATIO, "(x - y) / y", monotone=True)
@@ -135,10 +135,13 @@ def training_steps(inputs: Steps) -> Fraction:
 )  # fmt: skip
 def training_flops(inputs: Training) -> Fraction:
     """FLOPs of a training run, forward and backward."""
-    return 6 * inputs.parameters.value * inputs.training_tokens * (1 + inputs.change.value)
+    forward_and_backward = 6 * inputs.parameters.value * inputs.training_tokens
+    return Fraction(forward_and_backward * (1 + inputs.change.value))
 
 
-@quantity(ComputeSaved, Kind.RATIO, "1 - (1 - s)(1 + own change) / (1 + reference change)", monotone=True)
+@quantity(
+    ComputeSaved, Kind.RATIO, "1 - (1 - s)(1 + own change) / (1 + reference change)", monotone=True
+)
 def compute_saving(inputs: ComputeSaved) -> Fraction:
     """Share of training FLOPs saved to a target, each side at its own FLOPs per token."""
     own = (1 - inputs.step_saving.value) * (1 + inputs.change.value)

@@ -16,6 +16,7 @@ from lrkv_plan.errors import SpecError, UsageError, did_you_mean, shown
 from lrkv_plan.units import parse_bytes
 
 _MAX_TEXT = 80
+_LARGEST_INPUT = 10**30
 _SIGN = r"[+\-\u2212\u2013]?\s*"
 _DIGITS = r"(?:\d[\d,_]*(?:\.\d+)?|\.\d+)"
 _ONE = re.compile(rf"(?P<sign>{_SIGN})(?P<digits>{_DIGITS})(?:\s*/\s*(?P<over>\d+))?")
@@ -228,6 +229,8 @@ def read_number(value: object) -> Number:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("must be a number, or text such as '2.740' or '29.7 %'")
     if not isinstance(value, str):
+        if abs(value) > _LARGEST_INPUT:
+            raise ValueError(f"exceeds {_LARGEST_INPUT:.0e}")
         return Number(Fraction(str(value)))
     try:
         printed = parse_printed(value, Kind.NUMBER)
@@ -235,5 +238,4 @@ def read_number(value: object) -> Number:
         raise ValueError(str(error)) from None
     if printed.relation != "=" or printed.low != printed.high:
         raise ValueError(f"{shown(value)}: one number is needed")
-    whole = printed.scale == 1 and printed.decimals == 0
-    return Number(printed.low, Fraction(0) if whole else printed.half_unit)
+    return Number(printed.low, printed.half_unit)

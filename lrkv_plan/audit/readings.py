@@ -9,7 +9,7 @@ from itertools import combinations, product
 from typing import Any
 
 from lrkv_plan.audit.asked import Asked, Change
-from lrkv_plan.audit.changes import named_changes, swept_ranks
+from lrkv_plan.audit.changes import argument_of, named_changes, swept_ranks
 from lrkv_plan.audit.printed import Agreement, Number
 from lrkv_plan.errors import PlanError, SpecError, did_you_mean, shown
 
@@ -21,10 +21,14 @@ _MAX_ROUNDED_INPUTS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Changes that together give ``value``; inference, however well it fits."""
+    """Changes that together give ``value``; inference, however well it fits.
+
+    ``swept`` where a rank was tried at every integer: such a reading may agree by chance.
+    """
 
     names: tuple[str, ...]
     value: Fraction
+    swept: bool = False
 
     @property
     def text(self) -> str:
@@ -36,13 +40,16 @@ class Reading:
 class Search:
     """What was found, how many readings were tried, and whether the list was cut short.
 
-    ``nearest`` is the closest integer rank where ranks were swept and none reproduced the print.
+    ``nearest`` is the closest integer rank where ranks were swept, none reproduced the print and
+    no named reading did. ``chance_hits`` is how many ranks of other rows would agree if their
+    values lay evenly.
     """
 
     readings: tuple[Reading, ...]
     tried: int
     complete: bool
     nearest: Reading | None = None
+    chance_hits: float | None = None
 
 
 def search(asked: Asked) -> Search:
@@ -52,8 +59,9 @@ def search(asked: Asked) -> Search:
     to print by rounding, since 129 ranks at two roundings agree with much by chance. A pair is
     not tried where one of its changes alone reproduces the print.
     """
-    found, alone = list(_unchanged(asked)), set()
-    nearest: tuple[Fraction, Reading] | None = None
+    found = list(_unchanged(asked))
+    alone: set[str] = set()
+    nearest, elsewhere = _stated_rank(asked), list[Fraction]()
     tried, complete = 0, True
     for changes in _candidates(asked):
         if len(changes) > 1 and alone & {change.name for change in changes}:
@@ -70,16 +78,36 @@ def search(asked: Asked) -> Search:
             found.append(reading)
             alone |= {changes[0].name} if len(changes) == 1 else set()
         elif len(changes) == 1 and changes[0].about == "rank":
-            away = abs(value - (asked.printed.low + asked.printed.high) / 2)
-            if nearest is None or away < nearest[0]:
-                nearest = away, Reading(names=(changes[0].name,), value=value)
-    rank_found = any(r.names[0].startswith("rank ") and len(r.names) == 1 for r in found)
+            nearest = _nearer(asked, nearest, Reading(names=(changes[0].name,), value=value))
+        if len(changes) > 1 and changes[-1].swept:
+            elsewhere.append(value)
+    one_rank = any(len(r.names) == 1 and r.swept for r in found)
     return Search(
         readings=tuple(sorted(found, key=_simplest_first)),
         tried=tried,
         complete=complete,
-        nearest=nearest[1] if nearest and not rank_found else None,
+        nearest=None if one_rank or any(not r.swept for r in found) else nearest,
+        chance_hits=_chance_hits(asked, elsewhere),
     )
+
+
+def _chance_hits(asked: Asked, values: Sequence[Fraction]) -> float | None:
+    """n values spread evenly over their range hit a window of one last digit so often."""
+    spread = max(values) - min(values) if values else Fraction(0)
+    return float(len(values) * 2 * asked.printed.half_unit / spread) if spread else None
+
+
+def _stated_rank(asked: Asked) -> Reading | None:
+    """The claim's own rank, where ranks can be swept around it."""
+    rank = argument_of(asked, "rank")
+    if rank is None or next(swept_ranks(asked), None) is None:
+        return None
+    return Reading(names=(f"rank {rank}",), value=asked.value())
+
+
+def _nearer(asked: Asked, one: Reading | None, other: Reading) -> Reading | None:
+    """The reading whose value is nearer to the print; None where ranks were not swept."""
+    return one and min(one, other, key=lambda r: abs(r.value - asked.printed.low))
 
 
 def _simplest_first(reading: Reading) -> tuple[bool, int]:
@@ -92,7 +120,7 @@ def _reading(asked: Asked, changes: Sequence[Change], value: Fraction) -> Readin
     if agreement is Agreement.NONE or (swept and agreement is Agreement.TRUNCATED):
         return None
     cut = (CUT,) if agreement is Agreement.TRUNCATED else ()
-    return Reading(names=(*(change.name for change in changes), *cut), value=value)
+    return Reading(names=(*(change.name for change in changes), *cut), value=value, swept=swept)
 
 
 def _candidates(asked: Asked) -> Iterator[tuple[Change, ...]]:
@@ -139,7 +167,9 @@ def _before_rounding(asked: Asked) -> tuple[Fraction, Fraction] | None:
         for (key, index, number), sign in zip(places, signs, strict=True):
             shifted = Number(number.value + sign * number.half_unit)
             whole = moved[key]
-            moved[key] = shifted if index is None else (*whole[:index], shifted, *whole[index + 1 :])
+            moved[key] = (
+                shifted if index is None else (*whole[:index], shifted, *whole[index + 1 :])
+            )
         try:
             values.append(asked.quantity(asked.quantity.inputs.model_validate(moved)))
         except PlanError:
@@ -175,7 +205,8 @@ def explained_by(asked: Asked, names: Sequence[str]) -> Reading | None:
     wanted = Agreement.TRUNCATED if CUT in names else Agreement.ROUNDED
     if value is None or agreement is not wanted:
         return None
-    return Reading(names=tuple(names), value=value)
+    swept = any(change.swept for change in changes)
+    return Reading(names=tuple(names), value=value, swept=swept)
 
 
 def _known(known: dict[str, Change], name: str) -> Change:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from lrkv_plan.audit.printed import Kind
 from lrkv_plan.errors import SpecError, did_you_mean, shown
 from lrkv_plan.specs.base import Frozen
 
 Compute = Callable[[Any], int | Fraction]
+AnyCompute = TypeVar("AnyCompute", bound=Compute)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +37,10 @@ QUANTITIES: dict[str, Quantity] = {}
 
 def quantity(
     inputs: type[Frozen], kind: Kind, equation: str, *, source: str = "", monotone: bool = False
-) -> Callable[[Compute], Compute]:
+) -> Callable[[AnyCompute], AnyCompute]:
     """Register the decorated function under its own name."""
 
-    def register(compute: Compute) -> Compute:
+    def register(compute: AnyCompute) -> AnyCompute:
         name = getattr(compute, "__name__", "")
         QUANTITIES[name] = Quantity(
             name=name, kind=kind, inputs=inputs, compute=compute, equation=equation,

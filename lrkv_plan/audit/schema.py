@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from lrkv_plan.audit.claim import ClaimFile
@@ -19,9 +20,11 @@ def claim_schema() -> dict[str, Any]:
     that are missing.
     """
     classes = list(dict.fromkeys(q.inputs for q in QUANTITIES.values()))
-    keys, definitions = models_json_schema(
-        [(cls, "validation") for cls in (ClaimFile, *classes)], ref_template=_TEMPLATE
-    )
+    models_wanted: tuple[type[BaseModel], ...] = (ClaimFile, *classes)
+    named: list[tuple[type[BaseModel], Literal["validation"]]] = [
+        (cls, "validation") for cls in models_wanted
+    ]
+    keys, definitions = models_json_schema(named, ref_template=_TEMPLATE)
     models: dict[str, Any] = definitions["$defs"]
     references = {cls: keys[cls, "validation"]["$ref"] for cls in classes}
     for reference in references.values():

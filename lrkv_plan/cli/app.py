@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from lrkv_plan import __version__
 from lrkv_plan.cli import (
+    audit,
     cache,
     calibrate,
     calibrate_run,
@@ -69,7 +70,7 @@ def root(
     """Which attention should a model cache with, how large may its rank be, what does it cost?"""
 
 
-for _module in (plan, rank, cache, params, shard, capacity, crossover, roofline, validate):
+for _module in (plan, rank, cache, params, shard, capacity, crossover, roofline, validate, audit):
     _module.register(app)
 calibrate_run.register(calibrate.app)
 app.add_typer(calibrate.app, name="calibrate")

@@ -1,0 +1,68 @@
+"""``lrkv-plan audit``: recompute printed claims and find what would print the same."""
+
+from typing import Annotated
+
+import typer
+
+from lrkv_plan.cli.options import writes_table
+from lrkv_plan.errors import UsageError, did_you_mean, shown
+from lrkv_plan.report.tables import Table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("audit")(audit)
+
+
+@writes_table
+def audit(
+    claims: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE.yaml|NAME]",
+            help="A claim file, or a shipped document: lrkv, mla. All shipped ones without it.",
+        ),
+    ] = None,
+    verdict: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--verdict",
+            metavar="VERDICT",
+            help="Only these rows: match, explained, mismatch, not_computable. Repeatable.",
+        ),
+    ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of claim files instead.")
+    ] = False,
+) -> Table:
+    """Recompute printed claims; exit 4 if one differs without an explanation that holds.
+
+    Example: lrkv-plan audit mla
+    """
+    import lrkv_plan.attention.families  # noqa: F401  (every family may be named)
+    from lrkv_plan.audit.claim_files import claim_files, read_claims
+    from lrkv_plan.audit.evaluate import Verdict, audit_file
+    from lrkv_plan.report.audit_views import audit_table, schema_document
+
+    if schema:
+        from lrkv_plan.audit.schema import claim_schema
+
+        return schema_document(claim_schema())
+    known = [one.value for one in Verdict]
+    for name in verdict or ():
+        if name not in known:
+            raise UsageError(
+                f"--verdict {shown(name)}{did_you_mean(name, known)}; allowed: {', '.join(known)}"
+            )
+    files = claim_files(claims)
+    rows = [row for path in files for row in audit_file(path)]
+    documents = [read_claims(path) for path in files]
+    named = [
+        {
+            "name": path.stem,
+            "title": one.title,
+            "source": [s.model_dump(mode="json") for s in one.source],
+        }
+        for path, one in zip(files, documents, strict=True)
+    ]
+    return audit_table(rows, named, verdict or ())

@@ -1,0 +1,155 @@
+"""The audit as a table: what was printed, what its inputs give, and what would print the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lrkv_plan.report.tables import Column, Row, Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.audit.evaluate import AuditRow
+    from lrkv_plan.audit.readings import Reading
+
+_SHOWN_READINGS = 4
+_WORDS = {"not_computable": "not computable"}
+
+
+def audit_table(
+    rows: Sequence[AuditRow], files: Sequence[Mapping[str, Any]], verdicts: Sequence[str] = ()
+) -> Table:
+    """One line per claim; ``verdicts`` keeps only those. Counts and failure are of all claims."""
+    wanted = [row for row in rows if not verdicts or row.verdict.value in verdicts]
+    failed = [row.claim for row in rows if row.verdict.value == "mismatch"]
+    several = len({row.file for row in wanted}) > 1
+    return Table(
+        title=f"Audit of {len(rows)} claims: {_counts(rows)}",
+        inputs={"files": list(files), "verdicts": list(verdicts)},
+        rows=[_flat(row) for row in wanted],
+        shown_rows=[_shown(row, several) for row in wanted],
+        columns=(
+            Column(key="claim", title="claim", is_number=False),
+            Column(key="says", title="what", is_number=False),
+            Column(key="source", title="source", is_number=False),
+            Column(key="printed", title="printed"),
+            Column(key="computed", title="computed"),
+            Column(key="verdict", title="verdict", is_number=False),
+            Column(key="found", title="readings that print it", is_number=False),
+            Column(key="reason", title="recorded reason", is_number=False),
+        ),
+        remarks=tuple(_remarks(rows, wanted)),
+        unmet=_unmet(failed, len(rows)),
+    )
+
+
+def _counts(rows: Sequence[AuditRow]) -> str:
+    counted = Counter(row.verdict.value for row in rows)
+    names = ("match", "explained", "mismatch", "not_computable")
+    return ", ".join(f"{counted[name]} {_WORDS.get(name, name)}" for name in names)
+
+
+def _unmet(failed: Sequence[str], n_claims: int) -> str | None:
+    if not failed:
+        return None
+    more = f" and {len(failed) - 10} more" if len(failed) > 10 else ""
+    return (
+        f"{len(failed)} of {n_claims} claims differ from their print without an explanation that "
+        f"holds: {', '.join(failed[:10])}{more}"
+    )
+
+
+def _flat(row: AuditRow) -> Row:
+    """JSON and CSV: values in base units beside their text in the printed unit."""
+    return {
+        "claim": row.claim,
+        "says": row.says,
+        "source": f"{row.document}, {row.place}",
+        "file": row.file,
+        "document": row.document,
+        "place": row.place,
+        "quantity": row.quantity,
+        "equation": row.equation,
+        "printed": row.printed,
+        "computed": row.computed,
+        "computed_exact": None if row.computed is None else str(row.computed),
+        "computed_text": row.computed_text,
+        "verdict": row.verdict.value,
+        "readings": [
+            _reading(reading, text)
+            for reading, text in zip(row.readings, row.reading_texts, strict=True)
+        ],
+        "nearest": row.nearest and _reading(row.nearest, row.nearest_text),
+        "readings_tried": row.tried,
+        "search_complete": row.search_complete,
+        "chance_hits": row.chance_hits,
+        "explanation": row.explanation,
+        "missing": row.missing,
+        "tolerance": row.tolerance,
+        "note": row.note,
+    }
+
+
+def _reading(reading: Reading, text: str | None) -> Row:
+    return {
+        "reading": reading.text,
+        "computed": reading.value,
+        "computed_text": text,
+        "inference": True,
+    }
+
+
+def _shown(row: AuditRow, several: bool) -> Row:
+    return {
+        "claim": row.claim,
+        "says": row.says,
+        "source": f"{row.file}, {row.place}" if several else row.place,
+        "printed": row.printed,
+        "computed": row.computed_text,
+        "verdict": _WORDS.get(row.verdict.value, row.verdict.value),
+        "found": "; ".join(_found(row)) or None,
+        "reason": f"missing: {row.missing}" if row.missing else row.explanation,
+    }
+
+
+def _found(row: AuditRow) -> Iterator[str]:
+    pairs = list(zip(row.readings, row.reading_texts, strict=True))
+    for reading, text in pairs[:_SHOWN_READINGS]:
+        by_chance = reading.swept and len(reading.names) > 1 and row.chance_hits is not None
+        chance = f" (by chance {row.chance_hits:.1f} expected)" if by_chance else ""
+        yield f"{reading.text} = {text}{chance}"
+    if len(pairs) > _SHOWN_READINGS:
+        yield f"{len(pairs) - _SHOWN_READINGS} more"
+    if row.nearest is not None:
+        yield f"no rank here prints it, nearest {row.nearest.text} = {row.nearest_text}"
+    elif row.verdict.value == "mismatch" and not pairs:
+        yield f"none of {row.tried:,} readings"
+
+
+def _remarks(rows: Sequence[AuditRow], wanted: Sequence[AuditRow]) -> Iterator[str]:
+    yield (
+        "a match is exact arithmetic within half a unit of the last printed digit; at a mismatch "
+        "inputs and units are changed one and two at a time"
+    )
+    if any(row.readings for row in wanted):
+        yield (
+            "readings are inference: they reproduce the print and do not prove what was done; "
+            "one found among all ranks of other rows says how many such hits chance would give"
+        )
+    if any(row.verdict.value == "explained" for row in rows):
+        yield "explained: the recorded reason was checked and holds"
+    if any(not row.search_complete for row in wanted):
+        cut = ", ".join(row.claim for row in wanted if not row.search_complete)
+        yield f"not all readings were tried for {cut}"
+    yield from (f"{row.claim}: within {row.tolerance}" for row in wanted if row.tolerance)
+    yield from (f"{row.claim}: {row.note}" for row in wanted if row.note)
+
+
+def schema_document(schema: Mapping[str, Any]) -> Table:
+    """The JSON schema of claim files."""
+    import json
+
+    text = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    return Table(
+        title="JSON schema of claim files", inputs={}, rows=[schema], columns=(), text=text
+    )
