@@ -15,7 +15,9 @@ from lrkv_plan.specs.loader import shipped_files, validate
 from lrkv_plan.specs.strict_files import read_yaml
 
 CLAIM_FOLDER = "claims"
-_PARTS = {"row": Row, "tolerance": Tolerance, "explanation": Explanation}
+_PARTS: dict[str, type[Frozen]] = {
+    "row": Row, "tolerance": Tolerance, "explanation": Explanation, "": Claim,
+}  # fmt: skip
 
 
 def read_claims(path: Path) -> ClaimFile:
@@ -30,16 +32,14 @@ def read_claims(path: Path) -> ClaimFile:
 
 def _check(item: dict[str, Any], where: str) -> None:
     """Each claim and its parts on their own first: the message then knows their keys."""
-    parts: list[tuple[str, type[Frozen], Any]] = [
-        (f"{key}.", cls, item[key])
-        for key, cls in _PARTS.items()
-        if isinstance(item.get(key), dict)
-    ]
-    for key, cls, value in (*parts, ("", Claim, item)):
+    for key, cls in _PARTS.items():
+        value = item.get(key) if key else item
+        if not isinstance(value, dict):
+            continue
         try:
             cls.model_validate(value)
         except ValidationError as error:
-            raise SpecError(f"{where}: {key}{explain(error, cls)}") from None
+            raise SpecError(f"{where}: {key}{'.' if key else ''}{explain(error, cls)}") from None
 
 
 def _named(item: dict[str, Any]) -> str:

@@ -6,6 +6,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from pydantic import ValidationError
+
 from lrkv_plan.attention.families import layout_of
 from lrkv_plan.audit.inputs import (
     Backbone,
@@ -26,6 +28,7 @@ from lrkv_plan.calculators import decode_work, parameters
 from lrkv_plan.calculators import rank_ceiling as ceilings
 from lrkv_plan.errors import SpecError
 from lrkv_plan.specs.attention_text import swap_attention
+from lrkv_plan.specs.explain import explain
 from lrkv_plan.specs.loader import load_model
 from lrkv_plan.specs.model import ModelSpec
 from lrkv_plan.units import FLOPS_PER_MULTIPLY_ADD
@@ -44,9 +47,12 @@ def _backbone(n_heads: int, head_dim: int, model_dim: int | None, n_layers: int)
         "attention": {"family": "mha", "n_heads": n_heads, "head_dim": head_dim},
         "feed_forward": {"kind": "dense", "hidden_dim": 4 * width, "gated": False},
     }
-    return ModelSpec.model_validate(
-        {"name": "claim", "source": _SOURCE, "model_dim": width, "layers": [layer]}
-    )
+    try:
+        return ModelSpec.model_validate(
+            {"name": "claim", "source": _SOURCE, "model_dim": width, "layers": [layer]}
+        )
+    except ValidationError as error:
+        raise SpecError(explain(error, ModelSpec)) from None
 
 
 @lru_cache(maxsize=32)

@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from lrkv_plan.audit.asked import Asked, asked
-from lrkv_plan.audit.claim import Claim, ClaimFile, Explanation
+from lrkv_plan.audit.claim import Claim, ClaimFile, Explanation, Tolerance
 from lrkv_plan.audit.claim_files import read_claims
 from lrkv_plan.audit.printed import Agreement
 from lrkv_plan.audit.quantities import quantity_named
@@ -127,6 +127,10 @@ def _said(explanation: Explanation | None, holds: bool) -> str | None:
     return explanation.reason if holds else f"does not hold: {explanation.reason}"
 
 
+def _stated(tolerance: Tolerance | None) -> str | None:
+    return None if tolerance is None else f"{tolerance.within}: {tolerance.reason}"
+
+
 def _row(
     question: Asked,
     file: ClaimFile,
@@ -150,6 +154,6 @@ def _row(
         computed=value,
         computed_text=None if value is None else question.printed.in_unit(value),
         missing=claim.missing,
-        tolerance=claim.tolerance and f"{claim.tolerance.within}: {claim.tolerance.reason}",
+        tolerance=_stated(claim.tolerance),
         **facts,  # type: ignore[arg-type]
     )

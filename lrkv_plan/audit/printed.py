@@ -10,6 +10,7 @@ import enum
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import NamedTuple
 
 from lrkv_plan.errors import SpecError, UsageError, did_you_mean, shown
@@ -98,21 +99,24 @@ class Printed:
                 return Agreement.TRUNCATED
         return Agreement.NONE
 
+    @cached_property
+    def _window(self) -> tuple[Fraction, Fraction]:
+        """Smallest and largest value that round to the print."""
+        return self.low - self.half_unit, self.high + self.half_unit
+
     def _agrees(self, value: Fraction, comparison: str) -> bool:
-        low, high = self.low - self.half_unit, self.high + self.half_unit
+        low, high = self._window
         if comparison == "at_most":  # the print may not exceed the computed bound
             return self.low < value if self.relation == ">" else low <= value
-        return {
-            "=": low <= value <= high,
-            ">": value > self.low,
-            ">=": value >= low,
-            "<": value < self.high,
-            "<=": value <= high,
-        }[self.relation]
+        if self.relation in (">", ">="):
+            return value > self.low if self.relation == ">" else value >= low
+        if self.relation in ("<", "<="):
+            return value < self.high if self.relation == "<" else value <= high
+        return low <= value <= high
 
     def overlaps(self, low: Fraction, high: Fraction) -> bool:
         """Whether some value between ``low`` and ``high`` prints as this text."""
-        return low <= self.high + self.half_unit and high >= self.low - self.half_unit
+        return low <= self._window[1] and high >= self._window[0]
 
     def in_unit(self, value: Fraction) -> str:
         """``value`` in the printed unit: whole numbers exactly, others with two more digits."""

@@ -15,7 +15,7 @@ from lrkv_plan.errors import PlanError, SpecError, did_you_mean, shown
 
 CUT = "cut, not rounded"
 UNROUNDED = "inputs before rounding"
-MAX_TRIED = 5_000
+MAX_TRIED = 3_000
 _MAX_ROUNDED_INPUTS = 10
 
 
@@ -146,8 +146,8 @@ def _unchanged(asked: Asked) -> Iterator[Reading]:
         yield Reading(names=(CUT,), value=value)
     bounds = _before_rounding(asked)
     if bounds is not None and asked.printed.overlaps(*bounds):
-        middle = (asked.printed.low + asked.printed.high) / 2
-        yield Reading(names=(UNROUNDED,), value=min(bounds, key=lambda end: abs(end - middle)))
+        nearest = min(max(asked.printed.low, bounds[0]), bounds[1])
+        yield Reading(names=(UNROUNDED,), value=nearest)
 
 
 def _before_rounding(asked: Asked) -> tuple[Fraction, Fraction] | None:
@@ -157,7 +157,8 @@ def _before_rounding(asked: Asked) -> tuple[Fraction, Fraction] | None:
     """
     if not asked.quantity.monotone or asked.claim.comparison != "equal":
         return None
-    stated = asked.inputs.model_dump()
+    inputs = asked.inputs
+    stated = {key: getattr(inputs, key) for key in type(inputs).model_fields}
     places = list(_rounded_places(stated))
     if not places or len(places) > _MAX_ROUNDED_INPUTS:
         return None

@@ -39,7 +39,6 @@ def audit(
 
     Example: lrkv-plan audit mla
     """
-    import lrkv_plan.attention.families  # noqa: F401  (every family may be named)
     from lrkv_plan.audit.claim_files import claim_files, read_claims
     from lrkv_plan.audit.evaluate import Verdict, audit_file
     from lrkv_plan.report.audit_views import audit_table, schema_document

@@ -38,7 +38,7 @@ def audit_table(
             Column(key="found", title="readings that print it", is_number=False),
             Column(key="reason", title="recorded reason", is_number=False),
         ),
-        remarks=tuple(_remarks(rows, wanted)),
+        remarks=(*_remarks(rows, wanted), *_sources(files)),
         unmet=_unmet(failed, len(rows)),
     )
 
@@ -143,6 +143,12 @@ def _remarks(rows: Sequence[AuditRow], wanted: Sequence[AuditRow]) -> Iterator[s
         yield f"not all readings were tried for {cut}"
     yield from (f"{row.claim}: within {row.tolerance}" for row in wanted if row.tolerance)
     yield from (f"{row.claim}: {row.note}" for row in wanted if row.note)
+
+
+def _sources(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for file in files:
+        places = (source["citation"] or source["url"] for source in file["source"])
+        yield f"{file['name']}: {'; '.join(places)}"
 
 
 def schema_document(schema: Mapping[str, Any]) -> Table:
