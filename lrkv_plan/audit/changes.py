@@ -51,11 +51,8 @@ def _ranks(asked: Asked) -> Iterator[Change]:
 
 
 def swept_ranks(asked: Asked) -> Iterator[Change]:
-    """Every integer rank up to the head width, where that is at most ``MAX_SWEPT_RANK``.
-
-    None for a printed range or a stated tolerance, which many ranks meet.
-    """
-    if asked.printed.low != asked.printed.high or asked.claim.tolerance is not None:
+    """Every integer rank up to the head width, where that is at most ``MAX_SWEPT_RANK``."""
+    if not _is_one_number(asked):
         return
     rank, top = argument_of(asked, "rank"), getattr(asked.inputs, "head_dim", None)
     if rank is None or top is None or top > MAX_SWEPT_RANK:
@@ -75,6 +72,37 @@ def _doubled(asked: Asked) -> Iterator[Change]:
             yield Change(name=f"{2 * count:,} {noun}", about=key, fields={key: 2 * count})
             if count % 2 == 0:
                 yield Change(name=f"{count // 2:,} {noun}", about=key, fields={key: count // 2})
+
+
+def _thousands(asked: Asked) -> Iterator[Change]:
+    """A context of 128,000 tokens for 131,072, or the other way round; a unit, like KB and KiB."""
+    tokens = getattr(asked.inputs, "context_tokens", None)
+    if not isinstance(tokens, int):
+        return
+    for stated, meant in ((1000, 1024), (1024, 1000)):
+        if tokens % stated == 0:
+            other = tokens // stated * meant
+            fields = {"context_tokens": other}
+            yield Change(name=f"{other:,} tokens", about="unit", fields=fields)
+            return
+
+
+def swept_layers(asked: Asked) -> Iterator[Change]:
+    """The two layer counts between which the print lies, since bytes and weights grow in steps."""
+    layers = getattr(asked.inputs, "n_layers", None)
+    if layers is None or asked.quantity.kind is Kind.RATIO or not _is_one_number(asked):
+        return
+    value = asked.value()
+    between = asked.printed.low * layers / value if value else Fraction(0)
+    for count in (between // 1, between // 1 + 1):
+        if count >= 1 and count not in (layers, 2 * layers, Fraction(layers, 2)):
+            name, fields = f"{count:,} layers", {"n_layers": int(count)}
+            yield Change(name=name, about="n_layers", fields=fields, swept=True)
+
+
+def _is_one_number(asked: Asked) -> bool:
+    """Not a printed range or a stated tolerance, which many counts meet."""
+    return asked.printed.low == asked.printed.high and asked.claim.tolerance is None
 
 
 def _group_sizes(asked: Asked) -> Iterator[Change]:
@@ -172,8 +200,8 @@ def _alignments(asked: Asked) -> Iterator[Change]:
 
 
 NEIGHBOURS: tuple[Callable[[Asked], Iterator[Change]], ...] = (
-    _units, _doubled, _ranks, _rows, _group_sizes, _placement, _batches, _centring, _alignments,
-    _other_base, _factors, _formats, _shares,
+    _units, _doubled, _thousands, _ranks, _rows, _group_sizes, _placement, _batches, _centring,
+    _alignments, _other_base, _factors, _formats, _shares,
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from itertools import combinations, product
 from typing import Any
 
 from lrkv_plan.audit.asked import Asked, Change
-from lrkv_plan.audit.changes import argument_of, named_changes, swept_ranks
+from lrkv_plan.audit.changes import argument_of, named_changes, swept_layers, swept_ranks
 from lrkv_plan.audit.printed import Agreement, Number
 from lrkv_plan.errors import PlanError, SpecError, did_you_mean, shown
 
@@ -53,7 +53,7 @@ class Search:
 
 
 def search(asked: Asked) -> Search:
-    """Single changes, every integer rank, pairs of changes, and other rows at every rank.
+    """Single changes, every integer rank and layer count, pairs, and other rows at every rank.
 
     Digits cut off are accepted for named changes, with ``CUT`` among the names; a swept rank has
     to print by rounding, since 129 ranks at two roundings agree with much by chance. A pair is
@@ -81,7 +81,7 @@ def search(asked: Asked) -> Search:
             nearest = _nearer(asked, nearest, Reading(names=(changes[0].name,), value=value))
         if len(changes) > 1 and changes[-1].swept:
             elsewhere.append(value)
-    one_rank = any(len(r.names) == 1 and r.swept for r in found)
+    one_rank = any(len(r.names) == 1 and r.names[0].startswith("rank ") for r in found)
     return Search(
         readings=tuple(sorted(found, key=_simplest_first)),
         tried=tried,
@@ -125,7 +125,7 @@ def _reading(asked: Asked, changes: Sequence[Change], value: Fraction) -> Readin
 
 def _candidates(asked: Asked) -> Iterator[tuple[Change, ...]]:
     named, ranks = named_changes(asked), list(swept_ranks(asked))
-    yield from ((change,) for change in (*named, *ranks))
+    yield from ((change,) for change in (*named, *ranks, *swept_layers(asked)))
     yield from (pair for pair in combinations(named, 2) if _combine(asked, *pair))
     rows = [change for change in named if change.row is not None]
     yield from (pair for pair in product(rows, ranks) if _combine(asked, *pair))
@@ -133,7 +133,7 @@ def _candidates(asked: Asked) -> Iterator[tuple[Change, ...]]:
 
 def _combine(asked: Asked, one: Change, other: Change) -> bool:
     """Different subjects; a change worked out from this row's cells does not fit another row."""
-    if one.about == other.about:
+    if one.about == other.about or one.fields.keys() & other.fields.keys():
         return False
     supplied = {key for cells in asked.rows.values() for key in cells} - {"attention"}
     moves_row = one.row is not None or other.row is not None
@@ -199,15 +199,15 @@ def explained_by(asked: Asked, names: Sequence[str]) -> Reading | None:
     """
     if list(names) == [UNROUNDED]:
         return next((r for r in _unchanged(asked) if r.names == (UNROUNDED,)), None)
-    known = {change.name: change for change in (*swept_ranks(asked), *named_changes(asked))}
+    swept = (*swept_ranks(asked), *swept_layers(asked))
+    known = {change.name: change for change in (*swept, *named_changes(asked))}
     changes = [_known(known, name) for name in names if name != CUT]
     value = asked.tried(changes)
     agreement = Agreement.NONE if value is None else asked.agreement(value)
     wanted = Agreement.TRUNCATED if CUT in names else Agreement.ROUNDED
     if value is None or agreement is not wanted:
         return None
-    swept = any(change.swept for change in changes)
-    return Reading(names=tuple(names), value=value, swept=swept)
+    return Reading(names=tuple(names), value=value, swept=any(c.swept for c in changes))
 
 
 def _known(known: dict[str, Change], name: str) -> Change:

@@ -12,6 +12,7 @@ import yaml
 
 from lrkv_plan.audit.claim_files import CLAIM_FOLDER, claim_files, read_claims
 from lrkv_plan.audit.evaluate import AuditRow, Verdict, audit_claim, audit_file
+from lrkv_plan.audit.quantities import QUANTITIES
 from lrkv_plan.audit.readings import CUT
 from lrkv_plan.audit.schema import claim_schema
 from lrkv_plan.specs.loader import shipped_files
@@ -161,3 +162,15 @@ def test_shipped_schema_is_current_and_knows_every_key_that_is_used() -> None:
             inputs = schema["$defs"][by_quantity[claim["computes"]].rsplit("/", 1)[1]]
             assert set(claim.get("inputs", {})) <= set(inputs["properties"])
             assert inputs["additionalProperties"] is False
+
+
+DOCS = (Path(__file__).parent.parent.parent / "docs" / "claims.md").read_text(encoding="utf-8")
+
+
+def test_docs_name_every_quantity_and_their_example_is_explained(tmp_path: Path) -> None:
+    for name in QUANTITIES:
+        assert f"`{name}`" in DOCS
+    path = tmp_path / "example.yaml"
+    path.write_text(DOCS.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    (row,) = audit_file(path)
+    assert row.verdict is Verdict.EXPLAINED
