@@ -19,7 +19,7 @@ def audit(
     claims: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FILE.yaml|NAME]",
+            metavar="FILE.yaml|NAME",
             help="A claim file, or a shipped document: lrkv, mla. All shipped ones without it.",
         ),
     ] = None,
