@@ -23,6 +23,7 @@ from lrkv_plan.calibration.decode.exactness import Case, hard_cases, random_case
 from lrkv_plan.calibration.decode.rotary import angles, frequencies, rotation_pull_error
 from lrkv_plan.calibration.decode.weights import drawing, low_rank_weights
 from lrkv_plan.calibration.torch_gate import resolve_device
+from lrkv_plan.errors import PlanError
 from lrkv_plan.specs.attention_families import LowRankSpec
 
 LIMITS = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
@@ -115,7 +116,10 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=500)
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
-    device = str(resolve_device(given.device))
+    try:
+        device = str(resolve_device(given.device))
+    except PlanError as error:
+        parser.error(str(error))
     torch.set_num_threads(1)
     given.output.mkdir(parents=True, exist_ok=True)
     paths, hard = by_path(given.cases, device), by_hard_case(device)
