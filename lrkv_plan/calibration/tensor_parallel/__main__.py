@@ -55,7 +55,7 @@ def run(group: Group, options: Options) -> str:
     from lrkv_plan.calibration.tensor_parallel.report import to_markdown
     from lrkv_plan.calibration.tensor_parallel.writing import check_output, write
 
-    group.first_does(lambda: check_output(options, group.device.type))
+    group.first_does(lambda: check_output(options, group.device))
     found = measure(group, options, progress_of(options, group.index))
     report = group.first_does(lambda: write(group, found, options))
 

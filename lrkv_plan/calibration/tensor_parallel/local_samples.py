@@ -26,6 +26,9 @@ def sample_of(
     step, spec = local.step, case.spec
     group.barrier()
     timed = watch.time(local.attention.run, n_repeats=n_repeats, cold=True)
+    everyone = group.each(timed)
+    slowest = [max(times) for times in zip(*(t.repeats_s for t in everyone), strict=True)]
+    flushes = [max(times) for times in zip(*(t.control_s for t in everyone), strict=True)]
     backbone, work = spec.backbone(), step.work
     return DecodeSample(
         point=(
@@ -56,9 +59,9 @@ def sample_of(
         work_units=float(step.work_units),
         allocated_bytes=step.allocated_bytes,
         predicted_bytes=step.predicted_bytes,
-        peak_bytes=max(group.each(timed.peak_bytes)),
-        repeats_s=group.slowest(timed.repeats_s),
-        controls_s=group.slowest(timed.control_s),
+        peak_bytes=max(t.peak_bytes for t in everyone),
+        repeats_s=tuple(slowest),
+        controls_s=tuple(flushes),
     )
 
 

@@ -143,9 +143,9 @@ def measure(group: Group, options: Options, progress: Progress) -> Found:
 
 def link_of(group: Group, options: Options, progress: Progress) -> Link:
     """The profile's link where it states one, else the measured rate."""
-    profile = group.agree(lambda: base_profile(options.gpu)[0] if options.gpu else None)
-    if profile is not None and profile.link is not None:
-        link = profile.link
+    base = group.agree(lambda: base_profile(options.gpu, group.device))
+    if base is not None and base[0].link is not None:
+        link = base[0].link
         return Link(bytes_per_s=link.bandwidth_bytes_per_s, name=link.name, is_measured=False)
     progress("link: one large message from worker 0 to worker 1")
     largest = all_reduce.LARGEST_BYTES[group.device.type]

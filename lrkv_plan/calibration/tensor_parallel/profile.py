@@ -9,13 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from lrkv_plan.calculators.allreduce_time import AllReduceModel
 from lrkv_plan.calibration.bands import band
+from lrkv_plan.calibration.device_profiles import profile_of_device
 from lrkv_plan.calibration.fit_allreduce import AllReduceFit
+from lrkv_plan.calibration.tensor_parallel.local_samples import device_name
 from lrkv_plan.errors import CalibrationError
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.kernels import AllReduceConstants
-from lrkv_plan.specs.loader import find_hardware
+from lrkv_plan.specs.loader import find_hardware, load_all_hardware
 from lrkv_plan.specs.profile_text import with_block
 
 MAX_MEDIAN_ERROR = 0.25  # of sizes left out; a worse fit is not written into a profile
@@ -96,9 +100,22 @@ def entry_of(fit: AllReduceFit, measured: Measured) -> AllReduceConstants:
     )
 
 
-def base_profile(argument: str) -> tuple[HardwareProfile, Path]:
-    """The profile that the entry is added to, and its file. Raises ``SpecError`` if unknown."""
-    return find_hardware(argument)
+def base_profile(argument: str | None, device: torch.device) -> tuple[HardwareProfile, Path] | None:
+    """The profile that the entry is added to, and its file.
+
+    The given one; on a CPU the shipped one; the shipped one of the GPU by its name; else None.
+
+    Raises
+    ------
+    SpecError
+        If there is no such profile.
+    """
+    if argument is None and device.type == "cuda":
+        own = profile_of_device(device_name(device), load_all_hardware())
+        argument = own.name if own else None
+    elif argument is None:
+        argument = "cpu"
+    return None if argument is None else find_hardware(argument)
 
 
 def calibrated_name(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -63,6 +64,17 @@ class PolicyResult:
         return self.max_error <= TOLERANCE[self.case.dtype]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What one worker tells the others about its first step."""
+
+    heads: torch.Tensor
+    right_queries: bool
+    kept_bytes: int
+    link_bytes: int
+    merge_bytes: int
+
+
 def policies_of(case: Case, n_workers: int, wanted: tuple[str, ...] = ()) -> tuple[Placement, ...]:
     """The placements of that case by the calculators; the ``wanted`` ones among them, or all.
 
@@ -112,22 +124,30 @@ def _run_policy(
     watch: Stopwatch,
 ) -> PolicyResult:
     sharded = group.agree(partial(ShardedStep, group, case, whole, placement.policy))
-    error = _largest_error(group, sharded, wanted)
-    local = sharded.local
-    counts = group.each((local.kept_bytes, sharded.link_bytes, sharded.merge_bytes))
+    local, outputs = sharded.local, sharded.attend()
+    summed = sharded.project(outputs)
+    each = group.each(
+        _Part(
+            heads=outputs.double().cpu(), right_queries=sharded.has_the_right_queries,
+            kept_bytes=local.kept_bytes, link_bytes=sharded.link_bytes,
+            merge_bytes=sharded.merge_bytes,
+        )
+    )  # fmt: skip
+    if not all(part.right_queries for part in each):
+        raise CalibrationError("the gathered queries are not those of the single-GPU step")
     rows = case.context_tokens * case.batch_size
     return PolicyResult(
         case=case,
         policy=placement.policy,
         n_workers=group.n_workers,
         predicted_bytes=_whole_bytes(placement.cache_bytes_per_token_per_gpu * rows),
-        allocated_bytes=tuple(kept for kept, _, _ in counts),
+        allocated_bytes=tuple(part.kept_bytes for part in each),
         scratch_bytes=local.scratch_bytes,
         predicted_link_bytes=_whole_bytes(placement.link_bytes_per_token_per_gpu * rows),
-        link_bytes=tuple(link for _, link, _ in counts),
-        merge_bytes=max(merge for _, _, merge in counts),
+        link_bytes=tuple(part.link_bytes for part in each),
+        merge_bytes=max(part.merge_bytes for part in each),
         loopback_bytes=_seen_on_loopback(group, sharded),
-        max_error=error,
+        max_error=_largest_error(group, sharded, [part.heads for part in each], summed, wanted),
         message_bytes=sharded.message_bytes,
         attention=time_together(group, sharded.attend, n_repeats=n_repeats),
         whole_step=time_together(group, sharded.run, n_repeats=n_repeats),
@@ -143,29 +163,30 @@ def _whole_bytes(value: Any) -> int:
     return int(value)
 
 
-def _largest_error(group: Group, sharded: ShardedStep, wanted: torch.Tensor | None) -> float:
+def _largest_error(
+    group: Group,
+    sharded: ShardedStep,
+    heads: list[torch.Tensor],
+    summed: torch.Tensor,
+    wanted: torch.Tensor | None,
+) -> float:
     """The largest difference from the float64 reference, over the reference's largest value.
 
     Heads are compared, and the sum after the output projection. Worker 0 has the reference.
     """
-    outputs = sharded.attend()
-    if not all(group.each(sharded.has_the_right_queries)):
-        raise CalibrationError("the gathered queries are not those of the single-GPU step")
-    summed = sharded.project(outputs)
-    heads = group.each(outputs.double().cpu())
-    projection = group.each(sharded.projection.double().cpu())
     error = 0.0
     if wanted is not None:
-        flat = wanted.transpose(1, 2).flatten(2)
+        projected = wanted.transpose(1, 2).flatten(2) @ sharded.whole_projection().double()
         error = max(
             _relative(torch.cat(heads, dim=1), wanted),
-            _relative(summed.double().cpu(), flat @ torch.cat(projection)),
+            _relative(summed.double().cpu(), projected),
         )
     return max(group.each(error))
 
 
 def _relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found - wanted).abs().max() / wanted.abs().max())
+    error = float((found - wanted).abs().max() / wanted.abs().max())
+    return error if math.isfinite(error) else math.inf
 
 
 def _seen_on_loopback(group: Group, sharded: ShardedStep, n_steps: int = 3) -> int | None:
@@ -183,5 +204,4 @@ def _seen_on_loopback(group: Group, sharded: ShardedStep, n_steps: int = 3) -> i
         sharded.attend()
         group.barrier()
         seen.append((loopback_bytes() or 0) - (before or 0))
-        group.barrier()
-    return min(group.each(min(seen)))
+    return min(seen)

@@ -30,13 +30,17 @@ class ShardedStep:
         heads = self.local.heads
         self.query = whole.inputs.query[:, heads.start : heads.stop].contiguous()
         self.sinks = whole.inputs.weights.get("sinks")
-        width = whole.work.n_heads * self.local.attention.run().shape[-1]
-        rows = drawing(case.seed + 1)(width, case.model_dim, terms=width)
-        each = width // group.n_workers
-        mine = rows[group.index * each : (group.index + 1) * each]
-        self.projection = mine.to(self.query.device, self.query.dtype)
+        self.width = whole.work.n_heads * self.local.attention.run().shape[-1]
+        each = self.width // group.n_workers
+        mine = self.whole_projection()[group.index * each : (group.index + 1) * each]
+        self.projection = mine.to(self.query.device)
         self.link_bytes = self.merge_bytes = 0
         self.all_queries: torch.Tensor | None = None
+
+    def whole_projection(self) -> torch.Tensor:
+        """The output projection (H v_head_dim, model_dim), the same on all workers; on the CPU."""
+        rows = drawing(self.case.seed + 1)(self.width, self.case.model_dim, terms=self.width)
+        return rows.to(self.query.dtype)
 
     @property
     def message_bytes(self) -> int:

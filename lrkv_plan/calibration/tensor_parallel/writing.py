@@ -40,12 +40,7 @@ REPORT_FILES = ("tensor-parallel.md", "tensor-parallel.json")
 MESSAGES_FILE = "allreduce.csv"
 
 
-def profile_argument(options: Options, kind: str) -> str | None:
-    """The profile to copy: the given one, on CPUs the shipped one; None on GPUs without --gpu."""
-    return options.gpu or ("cpu" if kind == "cpu" else None)
-
-
-def check_output(options: Options, kind: str) -> None:
+def check_output(options: Options, device: torch.device) -> None:
     """Make the folder; refuse to overwrite an earlier report.
 
     Raises
@@ -57,8 +52,8 @@ def check_output(options: Options, kind: str) -> None:
         If the profile to copy is unknown.
     """
     names = [*REPORT_FILES, MESSAGES_FILE]
-    if argument := profile_argument(options, kind):
-        names.append(calibrated_name(base_profile(argument)[1]))
+    if base := base_profile(options.gpu, device):
+        names.append(calibrated_name(base[1]))
     folder = options.output
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,12 +75,12 @@ def write(group: Group, found: Found, options: Options) -> Report:
     CalibrationError, UsageError
         If nothing can be fitted, or the folder cannot be written.
     """
-    folder, kind = options.output, group.device.type
+    folder = options.output
     fit = all_reduce.fit_points(found.points, found.dtype, found.link.bytes_per_s)
     report = Report(
         inputs=_inputs(group, found, options), results=found.results, points=found.points, fit=fit,
         fit_dtype=found.dtype, link=found.link, model=model_of(fit, group.n_workers, found.link),
-        refused=None, remarks=(noise(found.points), *_remarks(options, kind)),
+        refused=None, remarks=(noise(found.points), *_remarks(group, options)),
     )  # fmt: skip
     version = torch.__version__
     table = all_reduce.as_csv(
@@ -105,8 +100,8 @@ def write(group: Group, found: Found, options: Options) -> Report:
 
 
 def _write_profile(group: Group, found: Found, options: Options, report: Report) -> None:
-    argument = profile_argument(options, group.device.type)
-    if argument is None:
+    base = base_profile(options.gpu, group.device)
+    if base is None:
         return
     fitted = [p for p in found.points if p.dtype == found.dtype]
     measured = Measured(
@@ -115,7 +110,7 @@ def _write_profile(group: Group, found: Found, options: Options, report: Report)
         largest_bytes=max(p.message_bytes for p in fitted),
         remark=noise(found.points) if spread_of(found.points) >= NOISY_SPREAD else None,
     )  # fmt: skip
-    profile, path = base_profile(argument)
+    profile, path = base
     text = calibrated_text(profile, path, entry_of(report.fit, measured), found.link)
     target = options.output / calibrated_name(path)
     trial = target.with_name(f".{target.name}.new")
@@ -139,12 +134,12 @@ def _inputs(group: Group, found: Found, options: Options) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _remarks(options: Options, kind: str) -> tuple[str, ...]:
-    no_profile = "no --gpu was given, so no calibrated profile was written"
+def _remarks(group: Group, options: Options) -> tuple[str, ...]:
+    no_profile = "no shipped profile is of this GPU and no --gpu was given: no profile was written"
     return (
         "attention runs from fetching to merging; caches are not flushed between its repeats",
         "by_token splits the rows of every tensor; each GPU answers for all heads over its tokens",
-        *(() if profile_argument(options, kind) else (no_profile,)),
+        *(() if base_profile(options.gpu, group.device) else (no_profile,)),
     )
 
 

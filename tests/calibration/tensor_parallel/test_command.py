@@ -1,0 +1,189 @@
+"""The command under a real torchrun with two workers, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lrkv_plan.calculators.allreduce_time import allreduce_model
+from lrkv_plan.calibration.decode_samples import read_samples
+from lrkv_plan.calibration.run_info import read_run_info
+from lrkv_plan.errors import PlanError, UsageError
+from lrkv_plan.specs.loader import load_hardware
+from tests.calibration.tensor_parallel.starting import run_group
+
+pytest.importorskip("torch")
+
+from lrkv_plan.calibration.tensor_parallel import __main__ as entry
+from lrkv_plan.calibration.tensor_parallel.arguments import DESIGNS, parse
+from lrkv_plan.calibration.tensor_parallel.group import place_from
+from lrkv_plan.calibration.tensor_parallel.local_samples import append_samples
+from lrkv_plan.calibration.tensor_parallel.writing import check_output
+
+MODULE = "lrkv_plan.calibration.tensor_parallel"
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+SMALL = [
+    "--device", "cpu", "--n-heads", "4", "--head-dim", "8", "--context-tokens", "16",
+    "--repeats", "3", "--largest-message", "128KiB", "--attention", "mha", "--attention", "mqa",
+    "--attention", "lrkv:3,position=rope_expand",
+    "--attention", "lrkv:3,position=rope_decoupled,rope=4",
+]  # fmt: skip
+TIMEOUT_S = 300
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Path]:
+    folder = tmp_path_factory.mktemp("run") / "new"
+    code, text = run_group([*LAUNCH, "-m", MODULE, *SMALL, "--output", str(folder)], TIMEOUT_S)
+    return code, text, folder
+
+
+@pytest.fixture(scope="module")
+def document(run: tuple[int, str, Path]) -> dict[str, Any]:
+    _, text, folder = run
+    path = folder / "tensor-parallel.json"
+    assert path.exists(), text[-3000:]
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_every_policy_is_exact_and_holds_what_is_predicted(document: dict[str, Any]) -> None:
+    policies = ["replicated", "by_token", "gathered"]
+    assert [row["policy"] for row in document["rows"]] == ["by_copy", *policies * 3]
+    assert document["failures"] == []
+    for row in document["rows"]:
+        assert row["cache_bytes_per_gpu_allocated"] == [row["cache_bytes_per_gpu_predicted"]] * 2
+        assert row["link_bytes_per_gpu_moved"] == [row["link_bytes_per_gpu_predicted"]] * 2
+        assert row["max_error"] < 1e-5
+        assert 0 < row["attention_s"] <= row["attention_median_s"]
+
+
+def test_a_run_fails_exactly_where_its_fit_is_refused(
+    run: tuple[int, str, Path], document: dict[str, Any]
+) -> None:
+    code, text, folder = run
+    refused = document["fit"]["refused"]
+    profile = folder / "cpu.calibrated.yaml"
+    assert (code == 0) == (refused is None) == profile.exists()
+    if refused is None:  # a noisy machine may end the other way
+        model = allreduce_model(load_hardware(profile), 2)
+        assert model.basis == "measured"
+        assert model.t0_s == pytest.approx(document["fit"]["t0_s"], rel=1e-3)
+    else:
+        assert text.count(f"error: {refused}") == 1  # only worker 0 prints
+
+
+def test_rows_for_the_kernel_fit_are_those_without_traffic(
+    run: tuple[int, str, Path], document: dict[str, Any]
+) -> None:
+    samples = read_samples(run[2] / "samples.csv")
+    assert [s.path for s in samples] == [
+        row["path"] for row in document["rows"] if row["policy"] in ("by_copy", "replicated")
+    ]
+    assert {s.n_heads for s in samples} == {2}  # 4 heads on two workers
+    assert all(s.allocated_bytes == s.predicted_bytes for s in samples)
+    assert read_run_info(run[2]).device == "cpu"
+
+
+def test_a_second_run_adds_rounds_to_the_same_points(
+    run: tuple[int, str, Path], tmp_path: Path
+) -> None:
+    samples = read_samples(run[2] / "samples.csv")
+    for _ in range(2):
+        append_samples(tmp_path / "samples.csv", samples)
+    again = read_samples(tmp_path / "samples.csv")
+    assert [s.round for s in again] == [0] * len(samples) + [1] * len(samples)
+
+
+def test_the_markdown_report_has_a_line_for_every_policy_and_size(
+    run: tuple[int, str, Path], document: dict[str, Any]
+) -> None:
+    lines = (run[2] / "tensor-parallel.md").read_text().splitlines()
+    for row in document["rows"]:
+        assert any(x.startswith(f"| {row['attention']} | {row['policy']} |") for x in lines)
+    for row in document["allreduce"]:
+        assert any(x.startswith(f"| {row['dtype']} | {row['message_bytes']:,} |") for x in lines)
+
+
+def test_an_earlier_report_is_not_overwritten(run: tuple[int, str, Path]) -> None:
+    import torch
+
+    device, folder = torch.device("cpu"), run[2]
+    with pytest.raises(UsageError, match=r"holds tensor-parallel\.md.*--force"):
+        check_output(parse([*SMALL, "--output", str(folder)]), device)
+    check_output(parse([*SMALL, "--output", str(folder), "--force"]), device)
+
+
+def test_without_torchrun_one_line_says_the_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert entry.main(["--output", "somewhere"]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.count("\n") == 1
+    assert f"torchrun --nproc-per-node 2 -m {MODULE} --output DIR" in error
+
+
+def test_other_workers_stay_silent_and_end_with_the_same_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(entry, "let_first_speak", lambda _: None)
+    assert entry.main(["--output", "x", "--attention", "lrvk:5"]) == 3
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ([], 2, "--output DIR is missing"),
+        (["--outptu", "x"], 2, "did you mean '--output'"),
+        (["--output", "x", "y"], 2, "'y' is no option"),
+        (["--output"], 2, "expected one argument"),
+        (["--output", "x", "--device", "cud"], 2, "did you mean 'cuda'"),
+        (["--output", "x", "--policy", "replicate"], 2, "did you mean 'replicated'"),
+        (["--output", "x", "--dtype", "fp23"], 2, "did you mean 'fp32'"),
+        (["--output", "x", "--n-heads", "0"], 2, "--n-heads '0': must be a whole number from 1"),
+        (["--output", "x", "--repeats", "²"], 2, "--repeats"),
+        (["--output", "x", "--context-tokens", "many"], 2, "--context-tokens: 'many'"),
+        (["--output", "x", "--largest-message", "1KiB"], 2, "from 128KiB to 2GiB"),
+        (["--output", "x", "--attention", "lrkv:200"], 3, "exceeds head_dim 128"),
+        (["--output", "x", "--model-dim", "99999999"], 2, "--model-dim"),
+    ],
+)
+def test_bad_options_are_one_line(arguments: list[str], code: int, text: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        parse(arguments)
+    assert caught.value.exit_code == code
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_usual_designs_are_those_that_the_heads_can_have() -> None:
+    assert len(parse(["--output", "x"]).designs) == len(DESIGNS)
+    labels = [s.label() for s in parse(["--output", "x", "--n-heads", "6"]).designs]
+    assert labels == ["mha", "gqa:2", "mqa", "mla:512+64", "lrkv:54"]  # 8 does not divide 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"WORLD_SIZE": "1"}, "start at least two"),
+        ({"RANK": "one"}, "start it with"),
+        ({"MASTER_ADDR": ""}, "start it with"),
+    ],
+)
+def test_a_place_needs_torchrun_and_company(changes: dict[str, str], text: str) -> None:
+    given = {
+        "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "1234",
+    }  # fmt: skip
+    assert place_from(given).n_workers == 4
+    with pytest.raises(UsageError, match=text):
+        place_from(given | changes)
