@@ -14,6 +14,7 @@ from lrkv_plan.calibration.decode.expanded import (
     ExpandedLowRank,
     RotatedLowRank,
 )
+from lrkv_plan.calibration.decode.fused_low_rank import FusedLowRank, fused_is_available
 from lrkv_plan.calibration.decode.grouped import FusedAttention, GroupedAttention
 from lrkv_plan.calibration.decode.latent import AbsorbedLatent
 from lrkv_plan.calibration.decode.low_rank import FactoredLowRank
@@ -154,3 +155,10 @@ for _name, _kernel, _work, _applies, _family, _build in _ROWS:
             build=_build,
         )
     )  # fmt: skip
+_factors = _is_low_rank("none", "rope_rank", "rope_decoupled")
+register_path(
+    DecodePath(
+        name="lrkv/fused", kernel="low_rank", work_path="factored", family=_LOW_RANK,
+        applies=lambda spec: fused_is_available() and _factors(spec), build=FusedLowRank,
+    )
+)  # fmt: skip
