@@ -91,12 +91,12 @@ class Group:
         with _others_may_be_lost(self):
             self.dist.recv(tensor, sender)
 
-    def all_gather(
-        self, parts: list[torch.Tensor], mine: torch.Tensor, members: Any = None
-    ) -> None:
-        """Fill ``parts`` with every member's ``mine``, in their order; all workers when None."""
+    def all_gather(self, into: torch.Tensor, mine: torch.Tensor, members: Any = None) -> None:
+        """Fill ``into``, (members, shape of mine), in their order; all workers when None."""
+        newer = getattr(self.dist, "all_gather_single", None)  # the older name warns where it is
+        gather = newer or self.dist.all_gather_into_tensor
         with _others_may_be_lost(self):
-            self.dist.all_gather(parts, mine, group=members)
+            gather(into.view(-1), mine.view(-1), group=members)
 
     def subgroups(self, size: int) -> Any:
         """A handle to this worker's block of ``size`` neighbours; None for all workers."""
@@ -186,7 +186,7 @@ def joined(place: Place, device_name: str, timeout_s: float = TIMEOUT_S) -> Iter
     with _others_may_be_lost(group):
         dist.init_process_group(
             backend, init_method=place.init_method, rank=place.index, world_size=place.n_workers,
-            timeout=dt.timedelta(seconds=timeout_s),
+            timeout=dt.timedelta(seconds=timeout_s), device_id=device if group.on_gpu else None,
         )  # fmt: skip
     try:
         yield group

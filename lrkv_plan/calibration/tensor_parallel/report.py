@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ def policy_row(result: PolicyResult, model: AllReduceModel) -> dict[str, Any]:
         "merge_bytes_per_gpu_moved": result.merge_bytes,
         "loopback_bytes_of_all": result.loopback_bytes,
         "bytes_agree": result.bytes_agree,
-        "max_error": result.max_error,
+        "max_error": result.max_error if math.isfinite(result.max_error) else None,
         "is_exact": result.is_exact,
         "attention_s": result.attention.estimate_s,
         "attention_median_s": result.attention.median_s,
@@ -171,7 +172,7 @@ POLICY_COLUMNS = (
     ("link_bytes_per_gpu_moved", "moved [B]", _bytes),
     ("merge_bytes_per_gpu_moved", "queries and partial results [B]", _bytes),
     ("loopback_bytes_of_all", "seen on loopback, all GPUs [B]", _bytes),
-    ("max_error", "largest error", lambda v: f"{v:.1e}"),
+    ("max_error", "largest error", lambda v: "not finite" if v is None else f"{v:.1e}"),
     ("attention_s", "attention [us]", _us),
     ("whole_step_s", "with projection and all-reduce [us]", _us),
     ("allreduce_predicted_s", "of which all-reduce by the fit [us]", _us),

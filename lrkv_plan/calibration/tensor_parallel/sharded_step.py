@@ -61,9 +61,10 @@ class ShardedStep:
         with torch.inference_mode():
             for share in self.local.fetched:
                 buffer = self.local.inputs.cache.tensors[share.name]
-                parts = list(buffer.view(share.n_sharing, -1))
                 self.link_bytes += self._gather(
-                    parts, self.local.kept[share.name], self.members[share.n_sharing]
+                    buffer.view(share.n_sharing, -1),
+                    self.local.kept[share.name],
+                    self.members[share.n_sharing],
                 )
             if self.policy != "by_token":
                 return self.local.attention.run()
@@ -83,23 +84,25 @@ class ShardedStep:
         self.group.all_reduce(summed)
         return summed.view(batch, n_query, -1)
 
-    def _gather(self, parts: list[torch.Tensor], mine: torch.Tensor, members: Any = None) -> int:
-        """Fill ``parts``; the bytes that came from other GPUs."""
-        self.group.all_gather(parts, mine, members)
-        return (len(parts) - 1) * mine.numel() * mine.element_size()
+    def _gather(self, into: torch.Tensor, mine: torch.Tensor, members: Any = None) -> int:
+        """Fill ``into``; the bytes that came from other GPUs."""
+        self.group.all_gather(into, mine, members)
+        return (len(into) - 1) * mine.numel() * mine.element_size()
+
+    def _from_all(self, mine: torch.Tensor) -> torch.Tensor:
+        """Every GPU's ``mine``, stacked."""
+        parts = mine.new_empty((self.group.n_workers, *mine.shape))
+        self.merge_bytes += self._gather(parts, mine)
+        return parts
 
     def _gather_queries(self) -> None:
         """Every GPU needs the queries of all heads. Its attention holds them, scaled, already."""
-        parts = [torch.empty_like(self.query) for _ in range(self.group.n_workers)]
-        self.merge_bytes += self._gather(parts, self.query)
-        self.all_queries = torch.cat(parts, dim=1)
+        self.all_queries = torch.cat(tuple(self._from_all(self.query)), dim=1)
 
     def _merged(self, outputs: torch.Tensor, log_sums: torch.Tensor) -> torch.Tensor:
         """This GPU's own heads over all tokens, from every GPU's part of them."""
         packed = torch.cat((outputs, log_sums[..., None]), dim=-1).contiguous()
-        parts = [torch.empty_like(packed) for _ in range(self.group.n_workers)]
-        self.merge_bytes += self._gather(parts, packed)
         own = slice(self.local.heads.start, self.local.heads.stop)
-        mine = [part[:, own] for part in parts]
+        mine = [part[:, own] for part in self._from_all(packed)]
         sinks = None if self.sinks is None else self.sinks[own]
         return merge_partial([p[..., :-1] for p in mine], [p[..., -1] for p in mine], sinks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lrkv_plan.attention.families import layout_of
@@ -46,6 +46,7 @@ def all_shares(design: str, policy: str, n_gpus: int, tokens: int) -> list[tuple
     ]
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(DESIGNS), st.sampled_from((1, 2, 4, 8, 16)), st.integers(1, 9))
 def test_bytes_are_those_of_the_placement_calculator(design: str, n_gpus: int, times: int) -> None:
     tokens = times * n_gpus
@@ -57,6 +58,7 @@ def test_bytes_are_those_of_the_placement_calculator(design: str, n_gpus: int, t
             assert fetched == Fraction(placement.link_bytes_per_token_per_gpu) * tokens
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(DESIGNS), st.sampled_from((1, 2, 4, 8, 16)), st.integers(1, 9))
 def test_every_gpu_uses_the_copies_that_its_heads_read(
     design: str, n_gpus: int, times: int
@@ -69,6 +71,7 @@ def test_every_gpu_uses_the_copies_that_its_heads_read(
                     assert head * copies // 16 in share.copies
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(DESIGNS), st.sampled_from((2, 4, 8)), st.integers(1, 9))
 def test_rows_spread_by_token_are_each_on_one_gpu(design: str, n_gpus: int, times: int) -> None:
     everyone = all_shares(design, "by_token", n_gpus, times * n_gpus)
@@ -77,6 +80,7 @@ def test_rows_spread_by_token_are_each_on_one_gpu(design: str, n_gpus: int, time
         assert tokens == list(range(times * n_gpus))
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(DESIGNS), st.sampled_from((2, 4, 8)))
 def test_gpus_that_fetch_from_each_other_need_the_same_copies(design: str, n_gpus: int) -> None:
     everyone = all_shares(design, "gathered", n_gpus, 8)
