@@ -7,6 +7,7 @@ of each path would take minutes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.calibration.fit import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 N_RESAMPLES = 300
 SHARE = 0.9
+Z = 1.645  # of the normal distribution at SHARE, two-sided
 _STEPS = 40
 
 
@@ -45,27 +47,57 @@ def intervals(
     Notes
     -----
     Points are drawn with replacement as often as there are points, the form and the identified
-    constants kept. Logs are spread about their median by sqrt(n / (n - p)) for p constants: a
-    resample knows its points too well (Davison and Hinkley, Bootstrap Methods, 1997, 6.2).
+    constants kept. Percentile intervals of few points are too narrow: logs are spread about their
+    median by sqrt(m / (m - 1)) t / z, the correction of a mean of m values (t at m - 1 degrees
+    of freedom over z, to first order 1 + (z^2 + 1) / 4 (m - 1)). m = (sum s^2)^2 / sum s^4 counts
+    the points that a constant depends on, s being d ln t / d ln c.
     """
     import numpy as np
 
-    n, free = len(samples), fit.identified
+    n = len(samples)
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=n_resamples)
     logs = resampled_logs(fit, samples, priors, counts.astype(float))
     middle = np.median(logs, axis=0)
-    logs = middle + (logs - middle) * np.sqrt(n / max(1, n - len(free)))
+    logs = middle + (logs - middle) * _spread(fit, samples)
     low, high = np.quantile(logs, ((1 - SHARE) / 2, (1 + SHARE) / 2), axis=0)
     return {
         name: (float(np.exp(a)), float(np.exp(b)))
-        for name, a, b in zip(free, low, high, strict=True)
+        for name, a, b in zip(fit.identified, low, high, strict=True)
     }
 
 
+def _spread(fit: KernelFit, samples: KernelSamples) -> FloatArray:
+    """The factor on the spread of each identified constant."""
+    import numpy as np
+
+    slopes = log_slopes(fit.form, fit.constants, samples)
+    squares = np.stack([slopes[name] for name in fit.identified]) ** 2
+    m = (squares.sum(1) ** 2 / (squares**2).sum(1)).clip(min=2.0)
+    return np.sqrt(m / (m - 1)) * (1 + (Z**2 + 1) / 4 / (m - 1))  # type: ignore[no-any-return]
+
+
+def polished(fit: KernelFit, samples: KernelSamples, priors: Mapping[str, Prior]) -> KernelFit:
+    """The same fit solved so far that it does not depend on where the search began."""
+    import numpy as np
+
+    (logs,) = resampled_logs(fit, samples, priors, np.ones((1, len(samples))), tolerance=1e-10)
+    return replace(
+        fit,
+        constants=fit.constants | dict(zip(fit.identified, np.exp(logs).tolist(), strict=True)),
+    )
+
+
 def resampled_logs(
-    fit: KernelFit, samples: KernelSamples, priors: Mapping[str, Prior], counts: FloatArray
+    fit: KernelFit,
+    samples: KernelSamples,
+    priors: Mapping[str, Prior],
+    counts: FloatArray,
+    tolerance: float = 1e-4,
 ) -> FloatArray:
-    """Logs of the identified constants, a row for each row of ``counts`` (points' weights)."""
+    """Logs of the identified constants, a row for each row of ``counts`` (points' weights).
+
+    Solved until no log moves by ``tolerance``.
+    """
     import numpy as np
 
     start = np.log([fit.constants[name] for name in fit.identified])
@@ -84,7 +116,7 @@ def resampled_logs(
         hessian = np.where(better[..., None], moved[1], hessian)
         gradient = np.where(better, moved[2], gradient)
         damping = np.where(better, damping / 5, damping * 5).clip(1e-9, 1e9)
-        if float(np.abs(step).max()) < 1e-6:
+        if float(np.abs(step).max()) < tolerance:
             break
     return logs
 

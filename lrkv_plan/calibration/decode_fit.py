@@ -6,24 +6,23 @@ rank, a head count and contexts that were not fitted) say how far predictions ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lrkv_plan.calculators.kernel_time import COUNTS_WORK_UNITS, FORMS, KernelModel, kernel_time
+from lrkv_plan.calculators.kernel_time import FORMS, KernelModel, kernel_time
 from lrkv_plan.calibration.bands import band, n_independent
-from lrkv_plan.calibration.bootstrap import N_RESAMPLES, intervals
+from lrkv_plan.calibration.bootstrap import N_RESAMPLES, intervals, polished
 from lrkv_plan.calibration.decode_samples import ROLES
 from lrkv_plan.calibration.fit import MIN_POINTS, PRIORS, KernelFit, Prior, fit_kernel
+from lrkv_plan.calibration.form_choice import best_form
 from lrkv_plan.calibration.points import MeasuredPoint, as_arrays
-from lrkv_plan.calibration.selection import GAIN, MIN_RICH_POINTS, at_random, capped_cost
 from lrkv_plan.errors import CalibrationError
 
 if TYPE_CHECKING:
-    from lrkv_plan.calibration.samples import FloatArray, KernelSamples
+    from lrkv_plan.calibration.samples import FloatArray
 
 HELD_OUT_ROLES = ROLES[1:]
-N_FOLDS, N_FOLDINGS = 5, 3
 # torch's eager kernels on a CPU take 50 to 300 us a call; a thin product reaches a fraction of
 # the peak of a square one. On a GPU a graph replays a handful of kernels.
 DEVICE_PRIORS: dict[str, dict[str, Prior]] = {
@@ -134,7 +133,7 @@ def fit_path(
     priors = DEVICE_PRIORS.get(first.device, DEVICE_PRIORS["cuda"])
     samples = as_arrays(fitted, bandwidth=scale.bandwidth, peak=scale.peak)
     form = best_form(samples, priors, forms)
-    fit = fit_kernel(samples, form, priors=priors)
+    fit = polished(fit_kernel(samples, form, priors=priors), samples, priors)
     errors = _errors(points, fit, scale)
     held_out = [e for e in errors if not e.point.is_fitted]
     return PathFit(
@@ -148,40 +147,6 @@ def fit_path(
         },
         band90=_band(held_out or errors),
     )  # fmt: skip
-
-
-def best_form(
-    samples: KernelSamples, priors: Mapping[str, Prior], forms: Sequence[str] = FORMS
-) -> str:
-    """The form with the least error on left-out fitted points.
-
-    A form with a fourth constant needs ``MIN_RICH_POINTS`` points, and must lower the error by
-    ``GAIN`` against the best one of three.
-    """
-    costs: dict[str, float] = {}
-    for form in forms:
-        if form in COUNTS_WORK_UNITS and len(samples) < MIN_RICH_POINTS:
-            continue
-        try:
-            costs[form] = _left_out_cost(samples, form, priors)
-        except CalibrationError:
-            continue
-    if not costs:
-        raise CalibrationError("the points identify no constant: all of one kind and size")
-    return min(costs, key=lambda form: costs[form] / (GAIN if form in COUNTS_WORK_UNITS else 1))
-
-
-def _left_out_cost(samples: KernelSamples, form: str, priors: Mapping[str, Prior]) -> float:
-    import numpy as np
-
-    errors = [
-        fit_kernel(samples.where(fitted), form, priors=priors).log_errors(samples.where(left_out))
-        for seed in range(N_FOLDINGS)
-        for fitted, left_out in at_random(samples, N_FOLDS, seed)
-    ]
-    if not errors:  # too few points to leave any out
-        errors = [fit_kernel(samples, form, priors=priors).log_errors(samples)]
-    return capped_cost(np.concatenate(errors))
 
 
 def _model(

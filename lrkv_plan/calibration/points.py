@@ -25,6 +25,7 @@ ESTIMATORS: dict[str, tuple[str, Callable[[Sequence[float]], float]]] = {
     "cpu": ("median", median),
     "cuda": ("median", median),
 }
+STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {"minimum": min, "median": median}
 QUANTILES = (0.5, 0.9, 0.99)
 
 
@@ -58,14 +59,17 @@ class MeasuredPoint:
         """All repeats of all rounds as measured."""
         return tuple(t for one in self.raw_rounds_s for t in one)
 
-    def instability(self, estimate: Callable[[Sequence[float]], float] | None = None) -> float:
+    def instability(
+        self, estimate: Callable[[Sequence[float]], float] | None = None, *, raw: bool = False
+    ) -> float:
         """|ln| of the estimate in even rounds over that in odd ones; NaN with one repeat.
 
-        Alternate repeats take the place of rounds where there is one round only.
+        Alternate repeats take the place of rounds where there is one round only. ``raw``: with the
+        machine's drift left in.
         """
         chosen = estimate or estimator(self.sample.device)[1]
-        several = len(self.rounds_s) > 1
-        parts = self.rounds_s if several else tuple((t,) for t in self.repeats_s)
+        rounds = self.raw_rounds_s if raw else self.rounds_s
+        parts = rounds if len(rounds) > 1 else tuple((t,) for t in rounds[0])
         even = [t for one in parts[0::2] for t in one]
         odd = [t for one in parts[1::2] for t in one]
         return abs(math.log(chosen(even) / chosen(odd))) if odd else math.nan
@@ -106,9 +110,11 @@ def _point(rounds: list[DecodeSample], slower: dict[tuple[str, int], float]) -> 
 def noise(
     points: Iterable[MeasuredPoint],
     estimate: Callable[[Sequence[float]], float] | None = None,
+    *,
+    raw: bool = False,
 ) -> float | None:
     """Median split-half instability of the points; None where none can be split."""
-    found = [v for p in points if not math.isnan(v := p.instability(estimate))]
+    found = [v for p in points if not math.isnan(v := p.instability(estimate, raw=raw))]
     return median(found) if found else None
 
 

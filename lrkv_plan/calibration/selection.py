@@ -147,7 +147,7 @@ def best_cell(
     for form in forms if may_be_rich else ("base",):
         try:
             errors = left_out_errors(inside, form, folds)
-            cost = (capped_cost(errors) + capped_cost(left_out_errors(inside, form, longer))) / 2
+            cost = (_cost(errors) + _cost(left_out_errors(inside, form, longer))) / 2
         except CalibrationError:
             continue
         if errors.size and (chosen is None or cost < GAIN * chosen[0]):
@@ -181,7 +181,7 @@ def best_partition(
         fits = [fit for cell in present if (fit := best_cell(samples, cell, forms)) is not None]
         if len(fits) < len(present):
             continue
-        cost = capped_cost(np.concatenate([fit.left_out for fit in fits]))
+        cost = _cost(np.concatenate([fit.left_out for fit in fits]))
         if best is None or cost < GAIN * best[0]:
             best = (cost, tuple(fits))
     if best is None:
@@ -234,7 +234,7 @@ def judged(
     return errors, inside
 
 
-def capped_cost(log_errors: FloatArray) -> float:
+def _cost(log_errors: FloatArray) -> float:
     """Mean absolute log error, each capped so that a failed extrapolation does not rule alone."""
     import numpy as np
 

@@ -113,16 +113,16 @@ def latency_table(result: FitResult) -> Table:
     for fit in result.fits:
         points = [e.point for e in fit.errors]
         largest = max(points, key=lambda p: p.time_s)
-        over = [t / p.time_s for p in points for t in p.repeats_s]
+        over = [t / p.time_s for p in points for t in p.latencies_s]
         row: dict[str, Any] = {"path": fit.path, "dtype": fit.dtype, "point": _short(largest),
-                               "calls": len(largest.repeats_s)}  # fmt: skip
+                               "calls": len(largest.latencies_s)}  # fmt: skip
         for q in QUANTILES:
-            row |= {f"p{q * 100:.0f}": quantile(largest.repeats_s, q),
+            row |= {f"p{q * 100:.0f}": quantile(largest.latencies_s, q),
                     f"over_p{q * 100:.0f}": quantile(over, q)}  # fmt: skip
         rows.append(row)
     names = [f"p{q * 100:.0f}" for q in QUANTILES]
     return Table(
-        title="Latency of single calls: the slowest point, and all calls over their point's time",
+        title="Latency of single calls as measured: the slowest point, and all over their time",
         inputs={}, rows=rows,
         columns=(
             *_PATH, Column(key="point", title="slowest point", is_number=False),
@@ -140,21 +140,25 @@ def _short(point: MeasuredPoint) -> str:
 
 def estimator_table(result: FitResult) -> Table:
     """Which statistic of the repeats repeats itself: even against odd rounds."""
-    from lrkv_plan.calibration.points import ESTIMATORS, noise
+    from lrkv_plan.calibration.points import STATISTICS, noise
 
     groups = [(f.path, f.dtype, [e.point for e in f.errors]) for f in result.fits]
-    rows = [
-        {"path": path, "dtype": dtype}
-        | {name: noise(points, estimate) for name, estimate in ESTIMATORS.values()}
-        for path, dtype, points in (*groups, ("all", "", list(result.points)))
+    rows = []
+    for path, dtype, points in (*groups, ("all", "", list(result.points))):
+        row: dict[str, Any] = {"path": path, "dtype": dtype}
+        for name, estimate in STATISTICS.items():
+            row |= {f"{name}_raw": noise(points, estimate, raw=True), name: noise(points, estimate)}
+        rows.append(row)
+    columns = [
+        Column(key=key, title=title, text=share)
+        for name in STATISTICS
+        for key, title in ((f"{name}_raw", f"{name}, as measured"), (name, f"{name}, drift out"))
     ]
-    names = [name for name, _ in ESTIMATORS.values()]
     return Table(
         title="Even against odd rounds by two estimators: median |ln of the ratio|",
-        inputs={}, rows=rows,
-        columns=(*_PATH, *(Column(key=n, title=n, text=share) for n in names)),
-        remarks=(f"the {result.estimator} is used on this device; above "
-                 f"{share(result.noise_limit)} a run counts as noisy",),
+        inputs={}, rows=rows, columns=(*_PATH, *columns),
+        remarks=(f"the {result.estimator} with the machine's drift taken out is a point's time; "
+                 f"above {share(result.noise_limit)} a run counts as noisy",),
     )  # fmt: skip
 
 
