@@ -7,6 +7,7 @@ one thread repeats where that of several depends on what else runs.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -72,9 +73,8 @@ def measured_peaks(device: torch.device, dtypes: Sequence[str], watch: Stopwatch
     peaks = {}
     for dtype in dict.fromkeys(("fp32", *dtypes)):
         one = torch.ones(size, size, device=device, dtype=torch_dtype(dtype))
-        peaks[dtype] = best_rate(
-            2 * size**3, lambda one=one: one @ one, seconds=PROBE_SECONDS, stopwatch=watch
-        )  # type: ignore[misc]
+        product = functools.partial(torch.matmul, one, one)
+        peaks[dtype] = best_rate(2 * size**3, product, seconds=PROBE_SECONDS, stopwatch=watch)
     return {"stream_bytes_per_s": stream, "peak_flops_per_s": peaks}
 
 

@@ -120,7 +120,7 @@ def _complete(options: RunOptions, kind: str) -> RunOptions:
     dtypes = options.dtypes or DEFAULT_DTYPES[kind]
     for dtype in dtypes:
         torch_dtype(dtype)
-    known = [name for name in SERIES if name in PATHS]
+    known = [n for n in SERIES if n in PATHS and (kind == "cuda" or not PATHS[n].needs_cuda)]
     for path in options.paths:
         if path not in known:
             raise UsageError(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -116,7 +116,8 @@ class CudaStopwatch:
             call()
         peak = torch.cuda.max_memory_allocated(self._device) - before
         replay = self._captured(call)
-        marks = [[torch.cuda.Event(enable_timing=True) for _ in range(3)] for _ in range(n_repeats)]
+        mark: Any = torch.cuda.Event
+        marks = [[mark(enable_timing=True) for _ in range(3)] for _ in range(n_repeats)]
         with _no_collection():
             for start_flush, start, end in marks:
                 start_flush.record()

@@ -58,7 +58,7 @@ _OUTPUT_PARAMETERS = {
     "no_color": Annotated[bool, typer.Option("--no-color", help="Plain text without colour.")],
     "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")],
 }
-_OUTPUT_DEFAULTS = {
+_OUTPUT_DEFAULTS: dict[str, Any] = {
     "output_format": Format.TABLE, "output": "-", "force": False, "no_color": False, "quiet": False,
 }  # fmt: skip
 

@@ -55,6 +55,7 @@ class DecodePath:
     applies: Applies
     family: DecodeFamily
     build: Build
+    needs_cuda: bool = False
 
     def work(self, layout: AttentionLayout) -> DecodeWork:
         """The layout's entry for this path.
@@ -160,5 +161,6 @@ register_path(
     DecodePath(
         name="lrkv/fused", kernel="low_rank", work_path="factored", family=_LOW_RANK,
         applies=lambda spec: fused_is_available() and _factors(spec), build=FusedLowRank,
+        needs_cuda=True,
     )
 )  # fmt: skip
