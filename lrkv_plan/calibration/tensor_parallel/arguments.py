@@ -20,6 +20,7 @@ from lrkv_plan.specs.attention_text import parse_attention
 from lrkv_plan.units import parse_bytes, parse_tokens
 
 MAX_WIDTH = 1 << 20
+MAX_CONTEXTS = 100
 PROGRAM = "torchrun --nproc-per-node P -m lrkv_plan.calibration.tensor_parallel"
 DESIGNS = ("mha", "gqa:8", "gqa:2", "mqa", "mla:512+64", "lrkv:54", "lrkv:54,groups=8")
 EPILOG = """On GPUs nccl connects one worker per GPU, on CPUs gloo connects processes
@@ -32,14 +33,14 @@ failed or was refused."""
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to measure. None means the device's usual value."""
+    """What to measure. None, or nothing, means the device's usual value."""
 
     device: str
     designs: tuple[AttentionSpec, ...]
     policies: tuple[str, ...]
     model_dim: int
     batch_size: int
-    context_tokens: int | None
+    context_tokens: tuple[int, ...]
     query_tokens: int
     dtype: str | None
     path: str | None
@@ -79,7 +80,7 @@ def _parser() -> _Parser:
     add("--head-dim", default="128", metavar="D", help="width of a head")
     add("--model-dim", metavar="D", help="width of the layer's output; H times D if not given")
     add("--batch-size", default="1", metavar="B", help="sequences decoded together")
-    add("--context-tokens", metavar="T", help="cached tokens each; 1k on a CPU, 8k on a GPU")
+    add("--context-tokens", metavar="T[,T]", help="cached tokens each; 1k on a CPU, 8k on a GPU")
     add("--query-tokens", default="1", metavar="Q", help="tokens decoded per sequence and step")
     add("--dtype", metavar="NAME", help=f"{', '.join(TORCH_DTYPES)}; fp32 on a CPU, bf16 on a GPU")
     add("--path", metavar="NAME", help="decode path, if not the usual one of each design")
@@ -128,7 +129,7 @@ def parse(arguments: Sequence[str]) -> Options:
         policies=tuple(_known("--policy", name, POLICIES) for name in given.policy or ()),
         model_dim=model_dim,
         batch_size=_count(given, "batch_size"),
-        context_tokens=_sized(given, "context_tokens", parse_tokens),
+        context_tokens=tuple(_contexts(given)),
         query_tokens=_count(given, "query_tokens"),
         dtype=_known("--dtype", given.dtype, TORCH_DTYPES) if given.dtype else None,
         path=given.path,
@@ -139,7 +140,7 @@ def parse(arguments: Sequence[str]) -> Options:
         force=given.force,
         quiet=given.quiet,
         seed=_count(given, "seed", least=0),
-        command=" ".join([PROGRAM, *arguments]),
+        command=" ".join([_launch(), *arguments]),
     )
 
 
@@ -177,6 +178,20 @@ def _sized(given: argparse.Namespace, name: str, read: Callable[[str], int]) -> 
         return None if text is None else read(text)
     except UsageError as error:
         raise UsageError(f"--{name.replace('_', '-')}: {error}") from None
+
+
+def _contexts(given: argparse.Namespace) -> list[int]:
+    parts = [] if given.context_tokens is None else given.context_tokens.split(",")
+    if len(parts) > MAX_CONTEXTS:
+        raise UsageError(f"--context-tokens: {len(parts)} are too many; at most {MAX_CONTEXTS}")
+    each = (_sized(argparse.Namespace(context_tokens=p), "context_tokens", parse_tokens)
+            for p in parts)  # fmt: skip
+    return list(dict.fromkeys(tokens for tokens in each if tokens is not None))
+
+
+def _launch() -> str:
+    """The command as started, with the number of processes that torchrun tells."""
+    return PROGRAM.replace(" P ", f" {os.environ.get('LOCAL_WORLD_SIZE', 'P')} ")
 
 
 def _message(given: argparse.Namespace) -> int | None:

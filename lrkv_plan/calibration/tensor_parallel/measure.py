@@ -56,15 +56,16 @@ def progress_of(options: Options, index: int) -> Progress:
 
 
 def cases_of(options: Options, kind: str) -> list[Case]:
-    """One case per design."""
+    """One case per design and context."""
     return [
         Case(
             spec=spec, model_dim=options.model_dim, batch_size=options.batch_size,
-            context_tokens=options.context_tokens or USUAL_CONTEXT[kind],
+            context_tokens=tokens,
             query_tokens=options.query_tokens, dtype=options.dtype or USUAL_DTYPE[kind],
             path=options.path, seed=options.seed,
         )
         for spec in options.designs
+        for tokens in options.context_tokens or (USUAL_CONTEXT[kind],)
     ]  # fmt: skip
 
 
@@ -133,7 +134,8 @@ def measure(group: Group, options: Options, progress: Progress) -> Found:
     )  # fmt: skip
     watch, results = stopwatch_of(group.device), []
     for case, chosen in planned:
-        progress(f"{case.spec.label()}: {', '.join(p.policy for p in chosen)}")
+        names = ", ".join(placement.policy for placement in chosen)
+        progress(f"{case.spec.label()}, {case.context_tokens} tokens: {names}")
         results += run_case(group, case, chosen, n_repeats=options.n_repeats, watch=watch)
     return Found(
         results=results, points=points, link=link, dtype=dtype, load_before=load_before,

@@ -62,6 +62,7 @@ def policy_row(result: PolicyResult, model: AllReduceModel) -> dict[str, Any]:
     return {
         "attention": result.case.spec.label(),
         "path": result.case.path_name,
+        "context_tokens": result.case.context_tokens,
         "policy": result.policy,
         "n_workers": result.n_workers,
         "cache_bytes_per_gpu_predicted": result.predicted_bytes,
@@ -155,7 +156,7 @@ def _us(value: float) -> str:
     return f"{value * 1e6:,.1f}"
 
 
-def _bytes(value: Any) -> str:
+def _count(value: Any) -> str:
     """A count, or the counts of all GPUs: one if they are equal."""
     if value is None:
         return "-"
@@ -165,13 +166,14 @@ def _bytes(value: Any) -> str:
 
 POLICY_COLUMNS = (
     ("attention", "design", str),
+    ("context_tokens", "tokens", _count),
     ("policy", "policy", str),
-    ("cache_bytes_per_gpu_predicted", "cache per GPU, predicted [B]", _bytes),
-    ("cache_bytes_per_gpu_allocated", "allocated [B]", _bytes),
-    ("link_bytes_per_gpu_predicted", "fetched per GPU and step, predicted [B]", _bytes),
-    ("link_bytes_per_gpu_moved", "moved [B]", _bytes),
-    ("merge_bytes_per_gpu_moved", "queries and partial results [B]", _bytes),
-    ("loopback_bytes_of_all", "seen on loopback, all GPUs [B]", _bytes),
+    ("cache_bytes_per_gpu_predicted", "cache per GPU, predicted [B]", _count),
+    ("cache_bytes_per_gpu_allocated", "allocated [B]", _count),
+    ("link_bytes_per_gpu_predicted", "fetched per GPU and step, predicted [B]", _count),
+    ("link_bytes_per_gpu_moved", "moved [B]", _count),
+    ("merge_bytes_per_gpu_moved", "queries and partial results [B]", _count),
+    ("loopback_bytes_of_all", "seen on loopback, all GPUs [B]", _count),
     ("max_error", "largest error", lambda v: "not finite" if v is None else f"{v:.1e}"),
     ("attention_s", "attention [us]", _us),
     ("whole_step_s", "with projection and all-reduce [us]", _us),
@@ -179,7 +181,7 @@ POLICY_COLUMNS = (
 )
 SIZE_COLUMNS = (
     ("dtype", "format", str),
-    ("message_bytes", "message [B]", _bytes),
+    ("message_bytes", "message [B]", _count),
     ("least_s", "minimum [us]", _us),
     ("median_s", "median [us]", _us),
     ("predicted_s", "by the fit [us]", _us),

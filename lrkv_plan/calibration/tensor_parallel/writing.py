@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from dataclasses import replace
 
 import torch
@@ -127,7 +128,7 @@ def _inputs(group: Group, found: Found, options: Options) -> dict[str, object]:
         "n_workers": group.n_workers, "backend": group.backend, "device": found.device_name,
         "torch": torch.__version__, "dtype": found.dtype, "model_dim": options.model_dim,
         "batch_size": options.batch_size, "query_tokens": options.query_tokens,
-        "context_tokens": found.results[0].case.context_tokens, "n_repeats": options.n_repeats,
+        "n_repeats": options.n_repeats,
         "estimator": "median" if group.on_gpu else "minimum",
         "load_average": found.load_before, "load_average_end": load_average(), "date": _today(),
         "command": options.command,
@@ -135,10 +136,14 @@ def _inputs(group: Group, found: Found, options: Options) -> dict[str, object]:
 
 
 def _remarks(group: Group, options: Options) -> tuple[str, ...]:
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    crowded = f"{group.n_workers} workers share {n_cores} cores: times include waiting for one"
+    is_crowded = not group.on_gpu and 0 < n_cores < group.n_workers
     no_profile = "no shipped profile is of this GPU and no --gpu was given: no profile was written"
     return (
         "attention runs from fetching to merging; caches are not flushed between its repeats",
         "by_token splits the rows of every tensor; each GPU answers for all heads over its tokens",
+        *((crowded,) if is_crowded else ()),
         *(() if base_profile(options.gpu, group.device) else (no_profile,)),
     )
 

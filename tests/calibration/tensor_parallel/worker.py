@@ -25,7 +25,7 @@ from lrkv_plan.specs.attention_text import parse_attention
 # 8 heads of 16 on 4 GPUs: as many copies as GPUs or more, fewer, and one.
 DESIGNS = (
     "gqa:4", "gqa:2,sinks=true", "mla:24+8", "lrkv:5", "lrkv:5,groups=2,align=4",
-    "lrkv:5,groups=4,key_norm=rms_cached",
+    "lrkv:5,groups=4,key_norm=rms_cached", "lrkv:5,position=rope_decoupled,rope=8",
 )  # fmt: skip
 TOKENS, BATCH, QUERIES = 32, 2, 2
 
