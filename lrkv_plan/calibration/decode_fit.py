@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lrkv_plan.calibration.samples import FloatArray
 
 HELD_OUT_ROLES = ROLES[1:]
+REGIMES = ("memory", "compute", "work units", "fixed time")
 # torch's eager kernels on a CPU take 50 to 300 us a call; a thin product reaches a fraction of
 # the peak of a square one. On a GPU a graph replays a handful of kernels.
 DEVICE_PRIORS: dict[str, dict[str, Prior]] = {
@@ -57,11 +58,12 @@ class RoleError:
 
 @dataclass(frozen=True, kw_only=True)
 class PointError:
-    """Prediction beside measurement of one point, fitted or held out. [s]"""
+    """Prediction beside measurement of one point, fitted or held out, and its parts. [s]"""
 
     point: MeasuredPoint
     predicted_s: float
     fixed_s: float
+    units_s: float
     memory_s: float
     compute_s: float
 
@@ -72,10 +74,9 @@ class PointError:
 
     @property
     def regime(self) -> str:
-        """What takes most of the predicted time: ``fixed``, ``memory`` or ``compute``."""
-        if 2 * self.fixed_s > self.predicted_s:
-            return "fixed"
-        return "memory" if self.memory_s >= self.compute_s else "compute"
+        """The largest part of the predicted time: one of ``REGIMES``."""
+        parts = (self.memory_s, self.compute_s, self.units_s, self.fixed_s)
+        return REGIMES[parts.index(max(parts))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +181,8 @@ def _errors(points: Sequence[MeasuredPoint], fit: KernelFit, scale: Scale) -> li
         found.append(
             PointError(
                 point=point, predicted_s=float(call.time_s), memory_s=float(call.memory_s),
-                compute_s=float(call.compute_s), fixed_s=model.t0_s + model.work_unit_s * units,
+                compute_s=float(call.compute_s), fixed_s=model.t0_s,
+                units_s=model.work_unit_s * units,
             )
         )  # fmt: skip
     return found

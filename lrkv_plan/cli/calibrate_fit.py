@@ -111,23 +111,25 @@ def _fit_table(
 @writes_table
 def show(
     source: Annotated[
-        Path,
+        str,
         typer.Argument(
-            metavar="DIR|PROFILE.yaml", help="A run's folder, or a calibrated hardware profile."
+            metavar="DIR|PROFILE",
+            help="A run's folder, or a hardware profile: a YAML file or a shipped name.",
         ),
     ],
+    spec_dir: SpecDirOption = None,
 ) -> Table:
     """Constants, intervals, held-out errors and provenance of a calibration.
 
     Example: lrkv-plan calibrate show here
     """
-    if source.is_dir():
+    if "\0" not in source and Path(source).is_dir():
         from lrkv_plan.calibration.fit_run import fit_run, require_scipy
         from lrkv_plan.report.calibration_fit_views import shown_run
 
         require_scipy()
-        return shown_run(fit_run(source))
+        return shown_run(fit_run(Path(source), spec_dir=spec_dir))
     from lrkv_plan.report.calibration_fit_views import profile_table
     from lrkv_plan.specs.loader import load_hardware
 
-    return profile_table(load_hardware(source))
+    return profile_table(load_hardware(source, spec_dir=spec_dir))

@@ -132,7 +132,7 @@ def fit_remarks(result: FitResult) -> list[str]:
     noise = "unknown" if result.noise is None else share(result.noise)
     lines = [
         f"beta is a share of {bandwidth}, phi of {peaks} ({origin})",
-        f"a point's time is the {result.estimator} of all its repeats; two halves of its rounds "
+        f"a point's time is the {result.estimator} of its repeats, drift out; halves of its rounds "
         f"differ by {noise} (median of {len(result.points)} points)",
         "held out, and never used by the fit: random points, an unmeasured rank, an unmeasured "
         "head count, unmeasured contexts",

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from lrkv_plan.calibration.fit_run import FitResult
     from lrkv_plan.calibration.points import MeasuredPoint
 
-REGIMES = ("memory", "compute", "fixed")
 _PATH = (
     Column(key="path", title="path", is_number=False),
     Column(key="dtype", title="dtype", is_number=False),
@@ -54,6 +53,8 @@ def role_table(result: FitResult) -> Table:
 
 def regime_table(result: FitResult) -> Table:
     """Held-out errors by what the predicted time mostly is."""
+    from lrkv_plan.calibration.decode_fit import REGIMES
+
     return _error_table(
         result, "Held-out errors by regime: median / p90 (points)", REGIMES, lambda e: e.regime
     )
