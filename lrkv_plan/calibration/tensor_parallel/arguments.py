@@ -26,7 +26,7 @@ DESIGNS = ("mha", "gqa:8", "gqa:2", "mqa", "mla:512+64", "lrkv:54", "lrkv:54,gro
 EPILOG = """On GPUs nccl connects one worker per GPU, on CPUs gloo connects processes
 of one thread. Written to DIR: tensor-parallel.md and .json (the report), allreduce.csv,
 samples.csv (added to; rows for `lrkv-plan calibrate fit`), run.json if there is none, and
-NAME.calibrated.yaml: the --gpu profile with what was measured. torchrun reports a failed
+NAME.allreduce.yaml: the --gpu profile with what was measured. torchrun reports a failed
 worker's exit code: 2 usage, 3 a spec, 4 heads that cannot be dealt out, 5 a measurement that
 failed or was refused."""
 

@@ -119,14 +119,14 @@ def base_profile(argument: str | None, device: torch.device) -> tuple[HardwarePr
 
 
 def calibrated_name(path: Path) -> str:
-    """File name of the calibrated copy.
+    """File name of the copy; not that of the kernel fit's own profile, which may lie beside it.
 
     Examples
     --------
-    >>> calibrated_name(Path("hardware_profiles/h200.yaml"))
-    'h200.calibrated.yaml'
+    >>> calibrated_name(Path("run/h200.calibrated.yaml"))
+    'h200.allreduce.yaml'
     """
-    return f"{path.stem.removesuffix('.calibrated')}.calibrated.yaml"
+    return f"{path.stem.removesuffix('.calibrated').removesuffix('.allreduce')}.allreduce.yaml"
 
 
 def calibrated_text(

@@ -66,7 +66,7 @@ def test_a_run_fails_exactly_where_its_fit_is_refused(
 ) -> None:
     code, text, folder = run
     refused = document["fit"]["refused"]
-    profile = folder / "cpu.calibrated.yaml"
+    profile = folder / "cpu.allreduce.yaml"
     assert (code == 0) == (refused is None) == profile.exists()
     if refused is None:  # a noisy machine may end the other way
         model = allreduce_model(load_hardware(profile), 2)

@@ -37,7 +37,7 @@ def fit(error: float = 0.05) -> AllReduceFit:
 
 def test_the_copy_predicts_with_what_was_measured(tmp_path: Path) -> None:
     profile, path = find_hardware("cpu")
-    copy = tmp_path / "cpu.calibrated.yaml"
+    copy = tmp_path / "cpu.allreduce.yaml"
     copy.write_text(calibrated_text(profile, path, entry_of(fit(), MEASURED), LINK))
     model = allreduce_model(load_hardware(copy), 2)
     assert model.basis == "measured"
