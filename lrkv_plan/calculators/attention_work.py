@@ -10,6 +10,7 @@ from lrkv_plan.attention.layout import AttentionLayout, DecodeWork
 from lrkv_plan.calculators.layer_cache import fixed_bytes_per_gpu
 from lrkv_plan.dtypes import StorageFormat, storage_format
 from lrkv_plan.errors import UsageError, did_you_mean, shown
+from lrkv_plan.specs.kernels import REBUILDING
 from lrkv_plan.specs.model import LayerGroup, ModelSpec
 from lrkv_plan.units import FLOPS_PER_MULTIPLY_ADD
 
@@ -58,13 +59,15 @@ class AttentionWork:
         per_row = query_tokens * self.row_flops + self.expand_row_flops
         return batch_size * self.rows(context_tokens) * per_row
 
-    def n_units(self, context_tokens: Any, batch_size: Any) -> Any:
+    def n_units(self, context_tokens: Any, batch_size: Any, constants_of: str | None = None) -> Any:
         """Work units of one layer: what a kernel deals out, or rebuilds, one by one.
 
         Cached heads times sequences; for paths that write keys and values out, the scalars written,
-        because those cost a time each beside the arithmetic.
+        because those cost a time each beside the arithmetic. ``constants_of``, the kernel whose
+        constants are used, says how it counts; None is the layer's own.
         """
-        if self.rebuilt_row_scalars:
+        own = constants_of or self.kernel
+        if self.rebuilt_row_scalars and own in REBUILDING:
             return batch_size * self.rows(context_tokens) * self.rebuilt_row_scalars
         return batch_size * self.n_copies
 

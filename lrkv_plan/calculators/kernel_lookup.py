@@ -182,7 +182,8 @@ def _as_model(profile: HardwareProfile, entry: KernelConstants) -> KernelModel:
         work_unit_s=entry.work_unit_s or 0.0,
         full_work_units=entry.full_work_units or 1.0,
         band90=entry.band90, basis="measured", kernel=entry.kernel, kv_dtype=entry.kv_dtype,
-        backend=entry.backend, regime=entry.regime, identified=entry.identified,
+        backend=entry.backend, constants_of=entry.kernel, regime=entry.regime,
+        identified=entry.identified,
         held_out_median_error=entry.held_out_median_error,
         held_out_p90_error=entry.held_out_p90_error, notes=tuple(notes),
     )  # fmt: skip

@@ -30,7 +30,8 @@ class KernelModel:
 
     ``band90`` are factors: 90 % of held-out measurements lie between ``time * band90[0]`` and
     ``time * band90[1]``. ``basis`` is measured, other_shape, generation, datasheet or assumed.
-    The held-out errors are None where nothing was measured on this GPU.
+    The held-out errors are None where nothing was measured on this GPU. ``constants_of`` is the
+    kernel that lent its constants (``kernel`` itself where empty); it says what a work unit is.
     """
 
     t0_s: float
@@ -44,6 +45,7 @@ class KernelModel:
     kernel: str
     kv_dtype: str
     backend: str = ""
+    constants_of: str = ""
     regime: str = "cold"
     identified: tuple[str, ...] = ()
     held_out_median_error: float | None = None

@@ -162,7 +162,7 @@ def _attention(
         kernel,
         layer.n_bytes(context, batch, query),
         layer.n_flops(context, batch, query),
-        layer.n_units(context, batch),
+        layer.n_units(context, batch, kernel.constants_of or kernel.kernel),
     )
     times = (call.time_s, call.low_s, call.high_s, call.memory_s, call.compute_s)
     n = layer.layers

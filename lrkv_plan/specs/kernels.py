@@ -18,6 +18,8 @@ KernelName: TypeAlias = Literal[
     "low_rank_materialised",
 ]  # fmt: skip
 KERNELS: tuple[str, ...] = get_args(KernelName)
+# Kernels whose work units are the scalars that they rebuild; those of the others are cached heads.
+REBUILDING = ("mla_materialised", "low_rank_expand", "low_rank_materialised")
 # Whose constants a kernel takes where it was not measured itself.
 LENDERS = {
     "mla_materialised": "mla_absorbed",

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrkv_plan import load_hardware
+from lrkv_plan import load_hardware, load_model, swap_attention
+from lrkv_plan.calculators.attention_work import attention_work
 from lrkv_plan.calculators.kernel_lookup import (
     DATASHEET_BAND,
     GENERATION_FACTOR,
@@ -204,6 +205,7 @@ def test_a_measured_path_needs_no_lender_and_lends_to_its_family() -> None:
     assert kernel_model(own, "low_rank", entry.kv_dtype).basis == "measured"
     lent = kernel_model(own, "low_rank_expand", entry.kv_dtype)
     assert (lent.basis, lent.t0_s, lent.kernel) == ("assumed", 3e-5, "low_rank_expand")
+    assert lent.constants_of == "low_rank"
     assert lent.notes[-1].endswith("constants are those of low_rank")
 
 
@@ -219,3 +221,13 @@ def test_unknown_names_list_the_known_ones(arguments: dict[str, str], message: s
     call = {"kernel": "grouped", "kv_dtype": "bf16", **arguments}
     with pytest.raises(UsageError, match=message):
         kernel_model(load_hardware("h200"), **call)  # type: ignore[arg-type]
+
+
+def test_work_units_are_counted_as_the_lender_of_the_constants_counts_them() -> None:
+    model = swap_attention(load_model("lrkv-paper-2.5b"), "lrkv:16,position=rope_expand")
+    (layer, *_) = attention_work(model)
+    # 18 heads of width 128 rebuild 2,304 scalars a token; a lender counts 18 heads a sequence.
+    assert layer.n_units(1000, 2) == 2 * 1000 * 18 * 128
+    assert layer.n_units(1000, 2, "grouped") == layer.n_units(1000, 2, "low_rank") == 2 * 18
+    found = kernel_model(load_hardware("h100-sxm"), layer.kernel, "bf16", head_dim=128)
+    assert found.constants_of == "grouped"
