@@ -126,8 +126,11 @@ def validate_model(
             times[index] += watch.time(
                 step.run, n_repeats=REPEATS_PER_ROUND, small=small[index].run
             ).repeats_s
+            shape, _, model_of = cases[index]
+            lender = model_of.constants_of or model_of.kernel
+            units = step.work.n_units(shape.context_tokens, shape.batch_size, lender)
             n_bytes = float(step.read_bytes + step.weight_bytes)
-            works[index] = (n_bytes, float(step.flops), float(step.work_units))
+            works[index] = (n_bytes, float(step.flops), float(units))
     measured = [estimator(place.type)[1](repeats) for repeats in times]
     return [_point(case, chosen, works[index], measured[index]) for index, case in enumerate(cases)]
 
