@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -19,9 +18,8 @@ from lrkv_plan.calibration.device_profiles import profile_of_device
 from lrkv_plan.calibration.machine import describe, prepare_cpu, stopwatch_of
 from lrkv_plan.calibration.points import estimator
 from lrkv_plan.calibration.torch_gate import resolve_device
-from lrkv_plan.dtypes import storage_format
+from lrkv_plan.calibration.validation_shapes import MAX_STEP_BYTES, Shape, model_shapes
 from lrkv_plan.errors import CalibrationError
-from lrkv_plan.specs.attention import AttentionSpec
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 
@@ -29,19 +27,7 @@ N_ROUNDS = 6
 REPEATS_PER_ROUND = 8
 BAND_SHARE = 0.9
 CHANCE = 0.05  # that a good profile fails
-MAX_STEP_BYTES = 2 * 2**30
 DEFAULT_DTYPES = {"cpu": "fp32", "cuda": "bf16"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """One attention layer's design at one batch and context, heads dealt out over ``tp_size``."""
-
-    spec: AttentionSpec
-    model_dim: int
-    batch_size: int
-    context_tokens: int
-    tp_size: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,27 +119,6 @@ def validate_model(
             works[index] = (n_bytes, float(step.flops), float(units))
     measured = [estimator(place.type)[1](repeats) for repeats in times]
     return [_point(case, chosen, works[index], measured[index]) for index, case in enumerate(cases)]
-
-
-def model_shapes(
-    model: ModelSpec, contexts: Sequence[int], batches: Sequence[int], tp_size: int, dtype: str
-) -> list[Shape]:
-    """Distinct shapes of the model's attention layers; those above ``MAX_STEP_BYTES`` left out."""
-    found: dict[Shape, None] = {}
-    for group in model.attention_groups:
-        if group.attention is None or group.reuses_cache or group.cached_over != "context":
-            continue
-        layout_of(group.attention, model.model_dim).check_tp_size(tp_size)
-        limits = [group.window_tokens, model.max_context_tokens]
-        for context, batch in itertools.product(contexts, batches):
-            tokens = min([context, *(n for n in limits if n is not None)])
-            shape = Shape(
-                spec=group.attention, model_dim=model.model_dim, batch_size=batch,
-                context_tokens=tokens, tp_size=tp_size,
-            )  # fmt: skip
-            if _scalars(shape) * storage_format(dtype).bits_per_scalar / 8 <= MAX_STEP_BYTES:
-                found[shape] = None
-    return list(found)
 
 
 def outside_allowed(n_points: int) -> int:
@@ -251,8 +216,3 @@ def _point(
         in_band=bool(call.low_s <= measured_s <= call.high_s), basis=model.basis,
         backend=model.backend, held_out_median_error=model.held_out_median_error,
     )  # fmt: skip
-
-
-def _scalars(shape: Shape) -> int:
-    layout = layout_of(shape.spec, shape.model_dim)
-    return layout.scalars_per_token() * shape.batch_size * shape.context_tokens

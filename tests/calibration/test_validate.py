@@ -12,10 +12,10 @@ from lrkv_plan.calibration import validate as module
 from lrkv_plan.calibration.validate import (
     ValidatedPoint,
     failure,
-    model_shapes,
     outside_allowed,
     validate_model,
 )
+from lrkv_plan.calibration.validation_shapes import model_shapes
 from lrkv_plan.errors import CalibrationError, PlacementError
 from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.loader import load_hardware

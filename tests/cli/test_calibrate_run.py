@@ -1,0 +1,173 @@
+"""``calibrate run`` and ``validate`` from the command line: rows, exit codes, one line per error."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lrkv_plan.calibration import run as run_module
+from lrkv_plan.calibration import session
+from lrkv_plan.calibration.design import PlannedPoint
+from lrkv_plan.cli.app import app
+
+BASE = PlannedPoint(
+    path="lrkv/factored", attention="lrkv:8", n_heads=8, head_dim=64, batch_size=1,
+    context_tokens=64, dtype="fp32", role="fit",
+)  # fmt: skip
+POINTS = [
+    replace(BASE, n_heads=heads, context_tokens=tokens)
+    for heads in (2, 8)
+    for tokens in (16, 64, 256, 1024, 2048)
+] + [
+    replace(BASE, role="rank", attention="lrkv:7", context_tokens=512),
+    replace(BASE, role="heads", n_heads=4, context_tokens=256),
+    replace(BASE, role="context", context_tokens=512),
+    replace(BASE, role="random", batch_size=2, context_tokens=96),
+]
+ASKED = ["calibrate", "run", "--device", "cpu", "--path", "lrkv/factored", "--budget", "60s"]
+WANTED = {
+    "path", "device", "dtype", "n_fit", "n_heldout", "heldout_median_error", "heldout_p90_error",
+    "t0_s", "t0_s_low", "t0_s_high", "beta", "beta_low", "beta_high", "phi", "phi_low", "phi_high",
+    "identified", "verdict",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def small_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "planned_points", lambda *_args, **_options: POINTS)
+    monkeypatch.setattr(session, "prepare_cpu", lambda threads: f"{threads} threads")
+    monkeypatch.setattr(run_module, "MAX_ROUNDS", 2)
+    monkeypatch.setattr(session, "_runs_here", lambda _path: True)
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
+    monkeypatch.setattr(
+        session,
+        "measured_peaks",
+        lambda *_args: {"stream_bytes_per_s": 1e10, "peak_flops_per_s": {"fp32": 1e11}},
+    )
+
+
+def called(*arguments: str):
+    return CliRunner().invoke(app, [*ASKED, *arguments])
+
+
+def test_rows_hold_constants_intervals_and_held_out_errors(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = called("--output", str(folder), "--format", "json", "--force")
+    assert done.exit_code == 0, done.stderr
+    answer = json.loads(done.stdout)
+    (row,) = answer["rows"]
+    assert set(row) >= WANTED
+    assert (row["path"], row["device"], row["dtype"]) == ("lrkv/factored", "cpu", "fp32")
+    assert (row["n_fit"], row["n_heldout"]) == (10, 4)
+    assert row["t0_s_low"] <= row["t0_s"] <= row["t0_s_high"]
+    assert answer["inputs"]["run"]["torch"]
+    names = {"samples.csv", "run.json", "report.md", "errors.csv", "cpu.calibrated.yaml"}
+    assert names <= {p.name for p in folder.iterdir()}
+    used = CliRunner().invoke(
+        app, ["roofline", "llama-3.1-8b", "--gpu", str(folder / "cpu.calibrated.yaml"),
+              "--units", "fp32", "--kv-dtype", "fp32"],
+    )  # fmt: skip
+    assert used.exit_code == 0, used.stderr
+
+
+def test_a_noisy_or_poor_fit_ends_with_5_and_keeps_the_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lrkv_plan.calibration import fit_run
+
+    monkeypatch.setattr(fit_run, "NOISE_LIMIT", -1.0)
+    monkeypatch.setattr(fit_run.fit_run, "__kwdefaults__", {
+        **(fit_run.fit_run.__kwdefaults__ or {}), "noise_limit": -1.0,
+    })  # fmt: skip
+    done = called("--output", str(tmp_path / "run"))
+    assert done.exit_code == 5
+    assert "the run was noisy" in done.stderr
+    assert (tmp_path / "run" / "samples.csv").exists()
+    assert not (tmp_path / "run" / "cpu.calibrated.yaml").exists()
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_args: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, "build_step", interrupted)
+    done = called("--output", str(tmp_path))
+    assert done.exit_code == 130
+    assert "--resume" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_samples_in_the_folder_are_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "samples.csv").write_text("mine\n")
+    done = called("--output", str(tmp_path))
+    assert done.exit_code == 2
+    assert "--resume goes on" in done.stderr
+    assert (tmp_path / "samples.csv").read_text() == "mine\n"
+    damaged = called("--output", str(tmp_path), "--resume")
+    assert damaged.exit_code == 5
+    assert "lacks the columns" in damaged.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--budget", "soon"], 2, "'soon' is not a time"),
+        (["--budget", "0s"], 2, "above 0"),
+        (["--threads", "none"], 2, "--threads"),
+        (["--dtype", "fp31"], 2, "did you mean 'fp32'"),
+        (["--device", "cud"], 2, "did you mean 'cuda'"),
+        (["--path", "lrkv/factord"], 2, "did you mean 'lrkv/factored'"),
+        (["--max-error", "lots"], 2, "--max-error"),
+    ],
+)
+def test_bad_options_are_one_line(
+    tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    done = called("--output", str(tmp_path / "run"), *arguments)
+    assert done.exit_code == code
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[*ASKED, "--output", "x"], ["validate", "llama-3.1-8b", "--gpu", "cpu"]],
+    ids=["run", "validate"],
+)
+def test_without_torch_one_line_says_how_to_install_it(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lrkv_plan.calibration import torch_gate
+
+    def missing(name: str) -> object:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(torch_gate.importlib, "import_module", missing)
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 5
+    assert "pip install 'lrkv-plan[calibrate]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_validate_fails_with_5_where_the_profile_does_not_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from lrkv_plan.calibration import validate as module
+
+    monkeypatch.setattr(module, "N_ROUNDS", 1)
+    monkeypatch.setattr(module, "REPEATS_PER_ROUND", 2)
+    monkeypatch.setattr(module, "prepare_cpu", lambda _threads: "")
+    # The placeholder's fp32 read of 64 KiB at 65 GB/s and 15 us is no eager torch call's time.
+    asked = ["validate", "llama-3.1-8b", "--gpu", "cpu", "--device", "cpu", "--tp-size", "8",
+             "--context-tokens", "1k,2k", "--batch-size", "1", "--format", "json"]  # fmt: skip
+    done = CliRunner().invoke(app, asked)
+    rows = json.loads(done.stdout)["rows"]
+    assert len(rows) == 2
+    outside = [r for r in rows if r["verdict"] == "outside the band"]
+    assert done.exit_code == (5 if len(outside) == 2 else 0)
+    for row in rows:
+        assert row["error"] == pytest.approx(row["predicted_s"] / row["measured_s"] - 1)
