@@ -124,8 +124,9 @@ class Measuring:
             context_tokens=point.context_tokens, query_tokens=point.query_tokens,
             page_tokens=point.page_tokens, cache_state="cold" if self.cold else "hot",
             threads=self.threads, n_bytes=float(step.read_bytes + step.weight_bytes),
-            flops=float(step.flops), work_units=float(step.work_units), allocated_bytes=step.allocated_bytes,
-            predicted_bytes=int(step.predicted_bytes), peak_bytes=timed.peak_bytes,
+            flops=float(step.flops), work_units=float(step.work_units),
+            allocated_bytes=step.allocated_bytes, predicted_bytes=int(step.predicted_bytes),
+            peak_bytes=timed.peak_bytes,
             repeats_s=timed.repeats_s, controls_s=timed.control_s,
         )  # fmt: skip
 
