@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.calculators.crossover import describe
@@ -107,6 +108,28 @@ def _plan_row(plan: Plan, row: PlanRow) -> dict[str, Any]:
         "against_own_design": crossover and describe(crossover, ["own", row.attention], "tokens"),
         "crossings": [] if crossover is None else [as_row(c) for c in crossover.crossings],
     }
+
+
+def step_parts_table(planned: Table) -> Table:
+    """A plan's rows with the parts of each step instead of what fits and costs."""
+    parts = (
+        ("attention_s", "attention"), ("linear_s", "weights"), ("all_reduce_s", "all-reduce"),
+        ("overhead_s", "overhead"), ("step_s", "step"), ("overlap_s", "all overlapped"),
+        ("low_s", "at best"), ("high_s", "at worst"),
+    )  # fmt: skip
+    return replace(
+        planned,
+        title="Parts of a decode step, ms",
+        columns=(
+            planned.columns[0],
+            *(Column(key=key, title=f"{title} ms", text=milliseconds) for key, title in parts),
+        ),
+        remarks=(
+            "step: parts summed, nothing overlapped, which is the prediction; all overlapped: the "
+            "slowest resource alone",
+            "at best, at worst: all constants at the ends of their bands together",
+        ),
+    )
 
 
 def crossover_table(

@@ -1,0 +1,74 @@
+"""What a report on one model is asked for, and the command lines that its parts stand for."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lrkv_plan.engines.latency import Speculation
+
+if TYPE_CHECKING:
+    from lrkv_plan.engines.deployment import Checkpoint, Deployment
+    from lrkv_plan.specs.hardware import HardwareProfile
+    from lrkv_plan.specs.model import ModelSpec
+
+# Options as a person gave them, by the command that also knows them.
+_KNOWN: Mapping[str, tuple[str, ...]] = {
+    "plan": (
+        "--context-tokens", "--n-gpus", "--tp-size", "--budget", "--batch-size", "--tpot-ms",
+        "--speculative-tokens", "--accepted-tokens", "--engine", "--kv-dtype", "--weight-dtype",
+        "--weights", "--utilisation", "--kv-memory", "--align", "--gpu-hour-usd",
+    ),
+    "cache": ("--kv-dtype",),
+    "rank": ("--kv-dtype", "--align"),
+    "params": (),
+    "shard": ("--kv-dtype",),
+    "roofline": ("--kv-dtype",),
+    "crossover": ("--kv-dtype", "--weight-dtype"),
+    "capacity": (
+        "--engine", "--kv-dtype", "--weight-dtype", "--weights", "--utilisation", "--kv-memory",
+        "--align", "--gpu-hour-usd",
+    ),
+    "plot capacity-vs-context": (
+        "--engine", "--kv-dtype", "--weight-dtype", "--weights", "--utilisation", "--kv-memory",
+        "--align",
+    ),
+    "plot cache-vs-rank": ("--kv-dtype", "--align"),
+    "plot roofline": ("--kv-dtype",),
+    "plot step-stack": ("--kv-dtype", "--weight-dtype"),
+    "plot crossover-map": ("--kv-dtype", "--weight-dtype"),
+}  # fmt: skip
+_WITHOUT_GPU = ("cache", "rank", "params", "shard", "plot cache-vs-rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportRequest:
+    """A model on a GPU, as ``plan`` takes it.
+
+    ``model_text``, ``gpu_text`` and ``options`` are what a person typed, for the command lines;
+    ``options`` holds only options that were given, by flag. ``checkpoint`` is the weights' files
+    beside the model, which only capacity reads.
+    """
+
+    model: ModelSpec
+    deployment: Deployment
+    model_text: str
+    gpu_text: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    budget: str | None = None
+    batch_size: int | None = None
+    tpot_s: float | None = None
+    speculation: Speculation = field(default_factory=Speculation)
+    relatives: Sequence[HardwareProfile] = ()
+    checkpoint: Checkpoint | None = None
+
+    def command(self, name: str, *extra: str, texts: Sequence[str | None] = ()) -> str:
+        """The command line of ``name`` on this model with ``extra`` options and those designs."""
+        given = [part for flag in (*_KNOWN[name], "--spec-dir") if flag in self.options
+                 and flag not in extra for part in (flag, self.options[flag])]  # fmt: skip
+        gpu = [] if name in _WITHOUT_GPU else ["--gpu", self.gpu_text]
+        swaps = [part for text in texts if text is not None for part in ("--attention", text)]
+        words = ["lrkv-plan", *name.split(), self.model_text, *gpu, *swaps, *extra, *given]
+        return shlex.join(words)

@@ -1,0 +1,185 @@
+"""What all parts of a model's report share, settled once: the plan, GPUs, designs and batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lrkv_plan.calculators.placement import try_placements
+from lrkv_plan.calculators.rank_ceiling import RankCeiling, rank_ceiling
+from lrkv_plan.engines.plan import Plan, make_plan
+from lrkv_plan.engines.plan_choices import compared_designs, own_budget
+from lrkv_plan.engines.planning import capacity_row
+from lrkv_plan.errors import PlanError, UsageError
+from lrkv_plan.report.captions import caption, gpus
+from lrkv_plan.specs.attention_text import design_label, swap_attention
+
+if TYPE_CHECKING:
+    from lrkv_plan.engines.deployment import Deployment
+    from lrkv_plan.report.report_request import ReportRequest
+    from lrkv_plan.specs.hardware import HardwareProfile
+    from lrkv_plan.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What all parts share: the plan or why there is none, GPUs, designs, batch and context.
+
+    ``deployment`` has the tensor-parallel size that the plan chose and whole replicas of it.
+    ``texts`` are the compared designs that this size can run, None for a model's own where no text
+    says the same; ``refused`` are the others with their reasons.
+    """
+
+    request: ReportRequest
+    plan: Plan | None
+    plan_refused: str | None
+    ceiling: RankCeiling | None
+    budget: str
+    deployment: Deployment
+    batch_size: int
+    texts: tuple[str | None, ...]
+    refused: tuple[str, ...]
+
+    @property
+    def tp_size(self) -> int:
+        """GPUs of one replica."""
+        return self.deployment.parallel.tp_size
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of a sequence."""
+        return self.deployment.settings.context_tokens
+
+    @property
+    def kv_dtype(self) -> str:
+        """Storage format of the cache."""
+        return self.deployment.settings.kv_dtype
+
+    @property
+    def gpu(self) -> HardwareProfile:
+        """The GPU. Raises ``UsageError`` where none is named."""
+        if self.deployment.hardware is None:
+            raise UsageError("a report needs a GPU: --gpu h100-sxm")
+        return self.deployment.hardware
+
+    @property
+    def query_tokens(self) -> int:
+        """Tokens decoded per sequence in one step."""
+        return self.request.speculation.query_tokens
+
+    @property
+    def query_options(self) -> tuple[str, ...]:
+        """The option that states them, where there is more than one."""
+        return () if self.query_tokens == 1 else ("--query-tokens", str(self.query_tokens))
+
+    @property
+    def where(self) -> str:
+        """Model, GPUs and format, for a caption."""
+        return caption(
+            self.request.model.name, self.gpu.name, gpus(self.tp_size), f"{self.kv_dtype} cache"
+        )
+
+    @property
+    def contexts(self) -> list[int]:
+        """The context, four times it, and the model's longest; 16 times where that is unstated."""
+        most = self.request.model.max_context_tokens or 16 * self.context_tokens
+        wanted = {self.context_tokens, min(4 * self.context_tokens, most), most}
+        return sorted(c for c in wanted if c >= self.context_tokens)
+
+    def design(self, text: str | None) -> ModelSpec:
+        """The model with that design."""
+        return self.request.model if text is None else swap_attention(self.request.model, text)
+
+    @property
+    def low_rank(self) -> str | None:
+        """The aligned rank in the budget, keys rotated as they are rebuilt where that runs."""
+        plain = self.plain_low_rank
+        found = [text for text in self.texts if plain and text and text.startswith(plain)]
+        return found[-1] if found else None
+
+    @property
+    def plain_low_rank(self) -> str | None:
+        """The aligned rank in the budget."""
+        return None if self.ceiling is None else self.ceiling.aligned.text
+
+
+def settle(request: ReportRequest) -> Settled:
+    """Plan first; what its refusal leaves open takes the values that were given."""
+    model, deployment = request.model, request.deployment
+    plan, refused = None, None
+    try:
+        plan = make_plan(
+            model, deployment, budget=request.budget, batch_size=request.batch_size,
+            tpot_s=request.tpot_s, speculation=request.speculation, relatives=request.relatives,
+        )  # fmt: skip
+    except PlanError as error:
+        refused = str(error)
+    if plan is not None:
+        n_gpus = None if deployment.n_gpus is None else plan.n_gpus
+        deployment = replace(deployment, parallel=plan.parallel, n_gpus=n_gpus)
+    budget = request.budget or own_budget(model)
+    ceiling = _ceiling(model, deployment, budget)
+    texts, not_run = _designs(model, deployment, ceiling)
+    return Settled(
+        request=request,
+        plan=plan,
+        plan_refused=refused,
+        ceiling=ceiling,
+        budget=budget,
+        deployment=deployment,
+        batch_size=plan.batch_size if plan else request.batch_size or _batch(model, deployment),
+        texts=texts,
+        refused=not_run,
+    )
+
+
+def _ceiling(model: ModelSpec, deployment: Deployment, budget: str) -> RankCeiling | None:
+    try:
+        return rank_ceiling(
+            model, budget=budget, alignment=deployment.rank_alignment,
+            tp_size=deployment.parallel.tp_size, kv_dtype=deployment.settings.kv_dtype,
+        )  # fmt: skip
+    except PlanError:
+        return None  # the section about ranks says why
+
+
+def _batch(model: ModelSpec, deployment: Deployment) -> int:
+    """What the own design holds, at most 32, as a plan would take; 1 where that is unknown."""
+    try:
+        return min(32, max(1, capacity_row(model, deployment).max_sequences))
+    except PlanError:
+        return 1
+
+
+def _designs(
+    model: ModelSpec, deployment: Deployment, ceiling: RankCeiling | None
+) -> tuple[tuple[str | None, ...], tuple[str, ...]]:
+    """Designs that can run, and the others with their reasons."""
+    named: list[str | None] = [None, "mha", "mqa"]
+    if ceiling is not None:
+        named = [text for _, text in compared_designs(model, ceiling)]
+    own = design_label(model)
+    tp_size, kv_dtype = deployment.parallel.tp_size, deployment.settings.kv_dtype
+    texts, refused = [], []
+    for text in named:
+        if text is not None and text == own:
+            continue
+        try:
+            design = model if text is None else swap_attention(model, text)
+            _, reason = try_placements(design, tp_size=tp_size, kv_dtype=kv_dtype)
+        except PlanError as error:
+            reason = str(error)
+        if reason is None:
+            texts.append(own_as_text(model) if text is None else text)
+        else:
+            refused.append(f"{text or own}: {reason}")
+    return tuple(texts), tuple(refused)
+
+
+def own_as_text(model: ModelSpec) -> str | None:
+    """The model's own design as text; None where no text gives the same model back."""
+    label = design_label(model)
+    try:
+        return label if swap_attention(model, label) == model else None
+    except PlanError:
+        return None
