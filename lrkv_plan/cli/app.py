@@ -21,6 +21,7 @@ from lrkv_plan.cli import (
     plan,
     plot,
     rank,
+    report,
     roofline,
     shard,
     validate,
@@ -70,7 +71,8 @@ def root(
     """Which attention should a model cache with, how large may its rank be, what does it cost?"""
 
 
-for _module in (plan, rank, cache, params, shard, capacity, crossover, roofline, validate, audit):
+_TABLES = (plan, rank, cache, params, shard, capacity, crossover, roofline)
+for _module in (*_TABLES, validate, audit, report):
     _module.register(app)
 calibrate_run.register(calibrate.app)
 app.add_typer(calibrate.app, name="calibrate")

@@ -26,7 +26,8 @@ class Part:
     """A table or a picture, or why there is neither.
 
     ``key`` names its files and never holds text from a spec. ``commands`` print or draw the same
-    numbers one after the other. A part with ``is_view`` shows rows of another part's file.
+    numbers one after the other. A part with ``is_view`` shows rows of another part's file; one
+    that ``is_narrow`` may stand beside another.
     """
 
     key: str
@@ -37,6 +38,7 @@ class Part:
     refused: str | None = None
     commands: tuple[str, ...] = ()
     is_view: bool = False
+    is_narrow: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +100,17 @@ def part_of(
 
 def own_remarks(document: Document, part: Part) -> list[str]:
     """What only this part has to say: neither common remarks nor what times rest on."""
-    if part.table is None:
+    shown = part.table or part.figure
+    if shown is None:
         return []
-    common = set(document.common_remarks)
-    return [r for r in part.table.remarks if r not in common and not r.startswith(RESTS_ON)]
+    elsewhere = {*document.common_remarks, *foundations(document)}
+    return [
+        remark
+        for remark in shown.remarks
+        if not remark.startswith(RESTS_ON)
+        and remark not in elsewhere
+        and remark.partition(": ")[2] not in elsewhere  # a picture names the design first
+    ]
 
 
 def foundations(document: Document) -> list[str]:

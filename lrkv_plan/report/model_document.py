@@ -31,7 +31,8 @@ _SECTIONS: tuple[tuple[str, str, str, Callable[[Settled], tuple[Part, ...]]], ..
         "full-length sequences fit, how long a step takes and where the ranking changes.",
         lambda settled: (plan_part(settled),),
     ),
-    ("cache", "Cache", "Exact bytes, by design and by cached tensor.", cache_parts),
+    ("cache", "Cache", "Exact bytes, by design and by cached tensor. LRKV keeps the same "
+        "cache whether keys are rotated as they are rebuilt or not.", cache_parts),
     (
         "rank", "Rank ceilings", "The largest LRKV rank whose cache stays within the budget, and "
         "the GQA and MLA designs that fit the same budget.", rank_parts,
@@ -116,7 +117,7 @@ def _highlights(settled: Settled) -> Iterator[Highlight]:
         yield Highlight(
             label=f"Largest LRKV rank in {settled.budget}",
             value=count(ceiling.largest.value),
-            detail=f"{count(ceiling.aligned.value)} as a multiple of {count(ceiling.alignment)}",
+            detail=f"largest multiple of {count(ceiling.alignment)}: {count(ceiling.aligned.value)}",
         )
     if plan is None:
         return

@@ -34,6 +34,7 @@ def crossover_parts(settled: Settled) -> tuple[Part, ...]:
         part_of(
             key, title, lambda over=over: _crossover(settled, over),
             commands=_pair_command(settled, "crossover", "--over", over, *told),
+            is_narrow=True,
         )
         for over, key, title in variables
     ]  # fmt: skip

@@ -31,6 +31,7 @@ _SIZES = (1, 2, 4, 8)
 
 def cache_parts(settled: Settled) -> tuple[Part, ...]:
     """Cache per design and context, and per cached tensor."""
+    settled = settled.held
     workload = Workload(
         batch_size=settled.batch_size,
         kv_dtype=settled.kv_dtype,
@@ -64,6 +65,7 @@ def cache_parts(settled: Settled) -> tuple[Part, ...]:
 
 def rank_parts(settled: Settled) -> tuple[Part, ...]:
     """The rank ceiling of the budget, the rank's price, and weights per design."""
+    settled = settled.held
     request, context = settled.request, settled.context_tokens
     model, deployment = request.model, settled.deployment
     kv_dtype, alignment = deployment.settings.kv_dtype, deployment.rank_alignment
@@ -108,6 +110,7 @@ def rank_parts(settled: Settled) -> tuple[Part, ...]:
 
 def capacity_parts(settled: Settled) -> tuple[Part, ...]:
     """What fits per design and context, where the memory goes, and a picture."""
+    settled = settled.held
     request = settled.request
     deployment = replace(settled.deployment, checkpoint=request.checkpoint)
     models = [settled.design(text) for text in settled.texts]

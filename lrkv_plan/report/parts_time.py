@@ -88,12 +88,12 @@ def time_parts(settled: Settled) -> tuple[Part, ...]:
             commands=(request.command("plan"),), is_view=True,
         ),
         part_of(
-            "step-stack", "Where a step's time goes", lambda: _stack(settled),
-            commands=_texts_command(settled, "plot step-stack", *told, *batch),
-        ),
-        part_of(
             "roofline", "Intensity, ridge and bound of the attention", points,
             commands=_texts_command(settled, "roofline", *told, *batch),
+        ),
+        part_of(
+            "step-stack", "Where a step's time goes", lambda: _stack(settled),
+            commands=_texts_command(settled, "plot step-stack", *told, *batch),
         ),
         part_of(
             "roofline-picture", "The datasheet roofline",

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from lrkv_plan.specs.model import ModelSpec
 
 # Options as a person gave them, by the command that also knows them.
+_PLAN = (
+    "--context-tokens", "--n-gpus", "--tp-size", "--budget", "--batch-size", "--tpot-ms",
+    "--speculative-tokens", "--accepted-tokens", "--engine", "--kv-dtype", "--weight-dtype",
+    "--weights", "--utilisation", "--kv-memory", "--align", "--gpu-hour-usd",
+)  # fmt: skip
 _KNOWN: Mapping[str, tuple[str, ...]] = {
-    "plan": (
-        "--context-tokens", "--n-gpus", "--tp-size", "--budget", "--batch-size", "--tpot-ms",
-        "--speculative-tokens", "--accepted-tokens", "--engine", "--kv-dtype", "--weight-dtype",
-        "--weights", "--utilisation", "--kv-memory", "--align", "--gpu-hour-usd",
-    ),
+    "plan": _PLAN,
+    "report": _PLAN,
     "cache": ("--kv-dtype",),
     "rank": ("--kv-dtype", "--align"),
     "params": (),

@@ -98,6 +98,12 @@ class Settled:
         return found[-1] if found else None
 
     @property
+    def held(self) -> Settled:
+        """The same for parts about memory: rotating keys as they are rebuilt stores no more."""
+        twin = self.low_rank if self.low_rank != self.plain_low_rank else None
+        return replace(self, texts=tuple(text for text in self.texts if text != twin))
+
+    @property
     def plain_low_rank(self) -> str | None:
         """The aligned rank in the budget."""
         return None if self.ceiling is None else self.ceiling.aligned.text

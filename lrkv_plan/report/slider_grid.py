@@ -146,6 +146,10 @@ def _measures(
         _measure("max_sequences", "Sequences that fit", held,
                  lambda: _sequences(settled, models, contexts), count),
         *_step_measures(settled, models, contexts, batches, whole),
+        _measure("batch_fits", "This batch", whole,
+                 lambda: (batch <= most for most in _sequences(settled, models, contexts)
+                          for batch in batches),
+                 lambda fits: "fits" if fits else "does not fit"),
     )  # fmt: skip
 
 

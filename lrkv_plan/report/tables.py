@@ -108,19 +108,20 @@ def to_json(table: Table) -> str:
 def _plain(row: Row, exact: bool = False) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for key, value in row.items():
-        plain[key] = _plain_value(value)
+        plain[key] = plain_value(value)
         if exact and isinstance(value, Fraction) and "ratio" in key:
             plain[f"{key}_exact"] = str(value)
     return plain
 
 
-def _plain_value(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """A value as JSON holds it."""
     if isinstance(value, Fraction):
         return int(value) if value.denominator == 1 and abs(value) > 1 else float(value)
     if isinstance(value, Mapping):
         return _plain(value)
     if isinstance(value, list | tuple):
-        return [_plain_value(item) for item in value]
+        return [plain_value(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value
     return value
@@ -136,7 +137,7 @@ def to_csv(table: Table) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(keys)
     for row in table.rows:
-        writer.writerow([_csv_cell(_plain_value(row.get(key))) for key in keys])
+        writer.writerow([_csv_cell(plain_value(row.get(key))) for key in keys])
     return buffer.getvalue()
 
 

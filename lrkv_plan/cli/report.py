@@ -1,0 +1,183 @@
+"""``lrkv-plan report``: one self-contained page, markdown, tables and pictures about a model."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lrkv_plan.cli import capacity_inputs as inputs
+from lrkv_plan.cli.capacity_options import (
+    EngineOption,
+    GpuOption,
+    KvMemoryOption,
+    NGpusOption,
+    UtilisationOption,
+    WeightDtypeOption,
+    WeightsOption,
+)
+from lrkv_plan.cli.options import (
+    AlignOption,
+    KvDtypeOption,
+    SpecDirOption,
+    TpSizeOption,
+    load,
+    one_count,
+    token_list,
+)
+from lrkv_plan.cli.time_options import (
+    AcceptedOption,
+    ContextOption,
+    GpuHourOption,
+    SpeculativeOption,
+    TpotOption,
+)
+from lrkv_plan.errors import UsageError
+
+# Defaults of the options that a section's command line repeats only where they were changed.
+_DEFAULTS = {
+    "--context-tokens": "8k", "--n-gpus": None, "--tp-size": "1", "--budget": None,
+    "--batch-size": None, "--tpot-ms": None, "--speculative-tokens": "1", "--accepted-tokens": 1.0,
+    "--engine": "vllm", "--kv-dtype": "bf16", "--weight-dtype": None, "--weights": None,
+    "--utilisation": None, "--kv-memory": None, "--align": "16", "--gpu-hour-usd": None,
+    "--spec-dir": None,
+}  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report")(report)
+
+
+def report(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")
+    ],
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="A shipped name, a YAML file, a Hugging Face config.json, or a folder that holds "
+            "one.",
+        ),
+    ] = None,
+    gpu: GpuOption = None,
+    all_reports: Annotated[
+        bool,
+        typer.Option("--all", help="Instead of MODEL: make all reference reports again, in DIR."),
+    ] = False,
+    context_tokens: ContextOption = "8k",
+    n_gpus: NGpusOption = None,
+    tp_size: TpSizeOption = "1",
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="BUDGET", help="Cache budget for LRKV, as for plan."),
+    ] = None,
+    batch_size: Annotated[
+        str | None,
+        typer.Option("--batch-size", metavar="N", help="Sequences at which steps are compared."),
+    ] = None,
+    tpot_ms: TpotOption = None,
+    speculative_tokens: SpeculativeOption = "1",
+    accepted_tokens: AcceptedOption = 1.0,
+    engine: EngineOption = "vllm",
+    kv_dtype: KvDtypeOption = "bf16",
+    weight_dtype: WeightDtypeOption = None,
+    weights: WeightsOption = None,
+    utilisation: UtilisationOption = None,
+    kv_memory: KvMemoryOption = None,
+    align: AlignOption = "16",
+    gpu_hour_usd: GpuHourOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the report that the folder holds.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+    ] = False,
+    spec_dir: SpecDirOption = None,
+) -> None:
+    """A report to hand over: index.html, report.md, tables as CSV, pictures as SVG and PNG.
+
+    Example: lrkv-plan report llama-3.1-8b --gpu h100-sxm -o llama-report
+    """
+    from lrkv_plan.cli.report_folder import check_folder, write_folder
+    from lrkv_plan.engines.latency import Speculation
+    from lrkv_plan.report.model_document import model_document
+    from lrkv_plan.report.report_files import is_report_path, report_files
+    from lrkv_plan.report.report_request import ReportRequest
+    from lrkv_plan.specs.loader import load_all_hardware
+
+    given = {
+        "--context-tokens": context_tokens, "--n-gpus": n_gpus, "--tp-size": tp_size,
+        "--budget": budget, "--batch-size": batch_size, "--tpot-ms": tpot_ms,
+        "--speculative-tokens": speculative_tokens, "--accepted-tokens": accepted_tokens,
+        "--engine": engine, "--kv-dtype": kv_dtype, "--weight-dtype": weight_dtype,
+        "--weights": weights, "--utilisation": utilisation, "--kv-memory": kv_memory,
+        "--align": align, "--gpu-hour-usd": gpu_hour_usd, "--spec-dir": spec_dir,
+    }  # fmt: skip
+    changed = {flag: str(value) for flag, value in given.items() if value != _DEFAULTS[flag]}
+    progress = _progress(quiet)
+    if all_reports:
+        from lrkv_plan.cli.reference_reports import write_all
+
+        if model is not None or gpu is not None or changed:
+            raise UsageError("--all makes the reference reports and takes no MODEL or option")
+        write_all(output, force=force, progress=progress)
+        _say(f"wrote {output}", quiet)
+        return
+    if model is None:
+        raise UsageError("give a MODEL and --gpu, or --all")
+    if gpu is None:
+        raise UsageError("a report needs a GPU: --gpu h100-sxm")
+    check_folder(output, is_ours=is_report_path, force=force)
+    spec = load(model, spec_dir)
+    deployment = inputs.one_deployment(
+        gpu=gpu,
+        engine=engine,
+        context_tokens=token_list(context_tokens, "--context-tokens")[0],
+        kv_dtype=kv_dtype,
+        tp_size=one_count(tp_size, "--tp-size"),
+        n_gpus=n_gpus,
+        weight_dtype=weight_dtype,
+        weights=weights,
+        utilisation=utilisation,
+        kv_memory=kv_memory,
+        alignment=one_count(align, "--align"),
+        spec_dir=spec_dir,
+    )
+    request = ReportRequest(
+        model=spec,
+        deployment=replace(deployment, gpu_hour_usd=gpu_hour_usd),
+        model_text=model,
+        gpu_text=gpu,
+        options=changed,
+        budget=budget,
+        batch_size=inputs.optional_count(batch_size, "--batch-size"),
+        tpot_s=None if tpot_ms is None else tpot_ms / 1e3,
+        speculation=Speculation(
+            query_tokens=one_count(speculative_tokens, "--speculative-tokens"),
+            accepted_tokens=accepted_tokens,
+        ),
+        relatives=load_all_hardware(spec_dir),
+        checkpoint=inputs.checkpoint_beside(model, spec) if weights is None else None,
+    )
+    command = request.command("report", "-o", output.resolve().name)
+    document = model_document(request, command, progress)
+    write_folder(
+        output, report_files(document, progress), is_ours=is_report_path, force=force
+    )
+    _say(f"wrote {output}", quiet)
+
+
+def _progress(quiet: bool) -> Callable[[str], None]:
+    """Tells what is being made, on a terminal only."""
+    if quiet or not sys.stderr.isatty():
+        return lambda _: None
+    return lambda what: typer.echo(f"  {what}", err=True)
+
+
+def _say(text: str, quiet: bool) -> None:
+    if not quiet:
+        typer.echo(text, err=True)

@@ -1,0 +1,90 @@
+"""A folder of files written whole or not at all; an existing one is replaced only if it is ours."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from lrkv_plan.errors import UsageError, shown
+
+
+def write_folder(
+    folder: Path, files: Mapping[str, bytes], *, is_ours: Callable[[str], bool], force: bool
+) -> None:
+    """Write to a temporary folder beside ``folder``, then rename it.
+
+    Parameters
+    ----------
+    files : relative path to content.
+    is_ours : whether an existing file, by relative path, may be replaced with the folder.
+
+    Raises
+    ------
+    UsageError
+        As ``check_folder``, or if the folder cannot be written.
+    """
+    check_folder(folder, is_ours=is_ours, force=force)
+    place = folder.resolve()
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror}") from None
+    try:
+        fresh = temporary / "new"
+        for name, content in files.items():
+            path = fresh / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        if place.exists():
+            place.rename(temporary / "old")
+        try:
+            fresh.rename(place)
+        except OSError:
+            if (temporary / "old").exists():
+                (temporary / "old").rename(place)
+            raise
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_folder(folder: Path, *, is_ours: Callable[[str], bool], force: bool) -> None:
+    """Refuse, before anything is computed, what cannot be written.
+
+    Raises
+    ------
+    UsageError
+        If the folder is a file, is the current one, its parent does not exist, or it holds files
+        and ``force`` is not given; with ``force``, if it holds anything that is not a report's.
+    """
+    try:
+        place = folder.resolve()
+        exists, is_folder = place.exists(), place.is_dir()
+    except (OSError, ValueError, RuntimeError):
+        raise UsageError(f"{shown(str(folder))} is not a path") from None
+    if exists and not is_folder:
+        raise UsageError(f"{folder}: is a file; a report needs a folder")
+    if place == Path.cwd() or place in Path.cwd().parents:
+        raise UsageError(f"{folder}: holds the current folder; name a folder for the report alone")
+    if not place.parent.is_dir():
+        raise UsageError(f"{folder}: the folder {place.parent} does not exist")
+    if not exists:
+        return
+    held = sorted(_paths(place))
+    if held and not force:
+        raise UsageError(f"{folder} exists; --force replaces the report in it")
+    foreign = next((path for path in held if not is_ours(path)), None)
+    if foreign is not None:
+        raise UsageError(
+            f"{folder}: holds {shown(foreign)}, which no report writes; name another folder"
+        )
+
+
+def _paths(folder: Path) -> Iterator[str]:
+    """Relative paths of everything in a folder that is not a plain folder."""
+    for here, folders, names in os.walk(folder):
+        links = [name for name in folders if (Path(here) / name).is_symlink()]
+        for name in (*names, *links):
+            yield (Path(here) / name).relative_to(folder).as_posix()

@@ -1,0 +1,141 @@
+"""A report as one HTML page: styles, script, pictures and data inline, nothing from a network.
+
+Every text from a spec is escaped by the template engine; the page's own script is the only one
+that its content policy lets run, and it looks values up in embedded data.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lrkv_plan import __version__
+from lrkv_plan.errors import one_line
+from lrkv_plan.report.document import foundations, own_remarks
+from lrkv_plan.report.inline_svg import inline_svg
+from lrkv_plan.report.tables import plain_value
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from lrkv_plan.report.document import Document
+    from lrkv_plan.report.slider_grid import Measure, SliderGrid
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_LONGEST_TEXT = 4_000
+ABSENT = "-"
+
+
+def to_html(document: Document, drawn: Mapping[str, bytes]) -> str:
+    """The page.
+
+    Parameters
+    ----------
+    drawn : SVG of each part with a picture, by the part's key.
+    """
+    from markupsafe import Markup
+
+    script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    grid = document.grid
+    text: str = _environment().get_template("report.html").render(
+        document=document,
+        version=__version__,
+        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704
+        script=Markup(script),  # noqa: S704
+        script_hash=Markup(f"sha256-{digest}"),  # noqa: S704
+        svgs={key: Markup(inline_svg(svg, key)) for key, svg in drawn.items()},  # noqa: S704
+        remarks={part.key: own_remarks(document, part) for part in document.parts},
+        foundations=foundations(document),
+        grid_data=None if grid is None else _grid_data(grid),
+        grid_refusals=[] if grid is None else _refusals(grid),
+        start_text=_start_text,
+    )
+    return text
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_readable,
+    )
+    environment.filters["breakable"] = _breakable
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment
+
+
+def _readable(value: Any) -> Any:
+    """Text on one line without control characters; markup as it is."""
+    is_text = type(value) is str
+    return one_line(value, limit=_LONGEST_TEXT) if is_text else value
+
+
+def _breakable(text: str) -> Any:
+    """Escaped text that may go on to another line after a comma, as long design names must."""
+    from markupsafe import Markup, escape
+
+    safe = escape(one_line(text, limit=_LONGEST_TEXT))
+    return Markup(re.sub(r",(?=[a-z])", ",<wbr>", safe))  # noqa: S704
+
+
+def _grid_data(grid: SliderGrid) -> dict[str, Any]:
+    """The grid as the page's script reads it; equal columns of values are stored once."""
+    columns: list[dict[str, list[Any]]] = []
+
+    def stored(measure: Measure) -> int | None:
+        if measure.refused is not None:
+            return None
+        values = [plain_value(value) for value in measure.values]
+        column = {"values": values, "texts": list(measure.texts)}
+        if column not in columns:
+            columns.append(column)
+        return columns.index(column)
+
+    designs = [
+        {
+            "names": [one_line(name) for name in design.names],
+            "measures": [
+                {"key": m.key, "strides": list(m.strides), "column": stored(m)}
+                for m in design.measures
+            ],
+        }
+        for design in grid.designs
+    ]
+    axes = [
+        {"key": axis.key, "values": list(axis.values), "texts": list(axis.texts)}
+        for axis in grid.axes
+    ]
+    return {"axes": axes, "designs": designs, "columns": columns}
+
+
+def _start_text(grid: SliderGrid, measure: Measure) -> str:
+    """The text at the sliders' first position."""
+    if measure.refused is not None:
+        return ABSENT
+    at = sum(s * axis.start for s, axis in zip(measure.strides, grid.axes, strict=True))
+    return measure.texts[at]
+
+
+def _refusals(grid: SliderGrid) -> list[str]:
+    """Why a measure of a design is absent."""
+    return list(
+        dict.fromkeys(
+            f"{design.role}, {measure.title}: {measure.refused}"
+            for design in grid.designs
+            for measure in design.measures
+            if measure.refused is not None
+        )
+    )
