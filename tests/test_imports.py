@@ -64,6 +64,7 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
         "report",
         "rich",
         "matplotlib",
+        "jinja2",
         "__init__",
     },
     "cli": {
@@ -86,7 +87,7 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
     "__main__": {"cli"},
 }
 WATCHED = {"pydantic", "yaml", "numpy", "rich", "typer", "torch", "pandas", "matplotlib", "scipy"}
-WATCHED |= {"safetensors"}
+WATCHED |= {"safetensors", "jinja2"}
 
 
 def imported(path: Path) -> set[str]:
@@ -122,13 +123,17 @@ def test_no_import_runs_back(path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "unwanted"),
     [
-        (["--help"], {"pydantic", "yaml", "numpy", "rich", "torch", "matplotlib", "pandas"}),
+        (
+            ["--help"],
+            {"pydantic", "yaml", "numpy", "rich", "torch", "matplotlib", "pandas", "jinja2"},
+        ),
         (
             ["rank", "lrkv-paper-2.5b", "--budget", "50%"],
             {"numpy", "torch", "matplotlib", "pandas"},
         ),
         (["rank", "lrkv-paper-2.5b", "--budget", "50%", "--format", "json"], {"numpy", "rich"}),
         (["plot", "--help"], {"numpy", "rich", "matplotlib"}),
+        (["report", "--help"], {"numpy", "rich", "matplotlib", "jinja2"}),
         (["plot", "payload-vs-loss", "--format", "json"], {"numpy", "matplotlib"}),
     ],
 )

@@ -165,9 +165,7 @@ def report(
     )
     command = request.command("report", "-o", output.resolve().name)
     document = model_document(request, command, progress)
-    write_folder(
-        output, report_files(document, progress), is_ours=is_report_path, force=force
-    )
+    write_folder(output, report_files(document, progress), is_ours=is_report_path, force=force)
     _say(f"wrote {output}", quiet)
 
 

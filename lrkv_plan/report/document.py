@@ -84,9 +84,7 @@ class Document:
         return (part for section in self.sections for part in section.parts)
 
 
-def part_of(
-    key: str, title: str, make: Callable[[], Table | Figure], **shown: object
-) -> Part:
+def part_of(key: str, title: str, make: Callable[[], Table | Figure], **shown: object) -> Part:
     """The part that ``make`` computes, or the reason that it gives for refusing."""
     from lrkv_plan.report.figures import Figure
 

@@ -43,18 +43,22 @@ def to_html(document: Document, drawn: Mapping[str, bytes]) -> str:
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     grid = document.grid
-    text: str = _environment().get_template("report.html").render(
-        document=document,
-        version=__version__,
-        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704
-        script=Markup(script),  # noqa: S704
-        script_hash=Markup(f"sha256-{digest}"),  # noqa: S704
-        svgs={key: Markup(inline_svg(svg, key)) for key, svg in drawn.items()},  # noqa: S704
-        remarks={part.key: own_remarks(document, part) for part in document.parts},
-        foundations=foundations(document),
-        grid_data=None if grid is None else _grid_data(grid),
-        grid_refusals=[] if grid is None else _refusals(grid),
-        start_text=_start_text,
+    text: str = (
+        _environment()
+        .get_template("report.html")
+        .render(
+            document=document,
+            version=__version__,
+            style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704
+            script=Markup(script),  # noqa: S704
+            script_hash=Markup(f"sha256-{digest}"),  # noqa: S704
+            svgs={key: Markup(inline_svg(svg, key)) for key, svg in drawn.items()},  # noqa: S704
+            remarks={part.key: own_remarks(document, part) for part in document.parts},
+            foundations=foundations(document),
+            grid_data=None if grid is None else _grid_data(grid),
+            grid_refusals=[] if grid is None else _refusals(grid),
+            start_text=_start_text,
+        )
     )
     return text
 

@@ -1,4 +1,4 @@
-"""A drawn SVG as part of a page: ids of its own, no header, colours that follow the page's theme."""
+"""A drawn SVG as part of a page: ids of its own, no header, the page's colours."""
 
 from __future__ import annotations
 

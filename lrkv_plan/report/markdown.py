@@ -38,9 +38,7 @@ def markdown_text(text: str) -> str:
 
 def _paragraph(text: str) -> str:
     """``markdown_text`` at the start of a line or a list item."""
-    return _BLOCK_START.sub(
-        lambda found: found[0][:-1] + "\\" + found[0][-1], markdown_text(text)
-    )
+    return _BLOCK_START.sub(lambda found: found[0][:-1] + "\\" + found[0][-1], markdown_text(text))
 
 
 def to_markdown(document: Document) -> str:

@@ -117,7 +117,7 @@ def _highlights(settled: Settled) -> Iterator[Highlight]:
         yield Highlight(
             label=f"Largest LRKV rank in {settled.budget}",
             value=count(ceiling.largest.value),
-            detail=f"largest multiple of {count(ceiling.alignment)}: {count(ceiling.aligned.value)}",
+            detail=f"largest multiple of {ceiling.alignment:,}: {ceiling.aligned.value:,}",
         )
     if plan is None:
         return
@@ -141,5 +141,3 @@ def _of_design(batch_size: int, row: PlanRow) -> Iterator[Highlight]:
         value=f"{milliseconds(float(row.step.step_s))} ms",
         detail=f"{low} to {high} ms at batch {batch_size:,}",
     )
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.engines.comparing import at_rank, compare
@@ -23,8 +24,7 @@ _MAP_CONTEXTS = (128, 131_072)
 def crossover_parts(settled: Settled) -> tuple[Part, ...]:
     """Where LRKV becomes faster or slower than the model's own design, along three variables."""
     pair = _pair(settled)
-    whole = ("--context-tokens", str(settled.context_tokens), *settled.query_options, "--batch-size", str(settled.batch_size))
-    told = (*whole, "--tp-size", str(settled.tp_size))
+    told = (*settled.place_options, *settled.batch_option)
     variables = (
         ("context_tokens", "crossover-context", "Along the context"),
         ("batch_size", "crossover-batch", "Along the batch"),
@@ -32,7 +32,7 @@ def crossover_parts(settled: Settled) -> tuple[Part, ...]:
     )
     tables = [
         part_of(
-            key, title, lambda over=over: _crossover(settled, over),
+            key, title, partial(_crossover, settled, over),
             commands=_pair_command(settled, "crossover", "--over", over, *told),
             is_narrow=True,
         )

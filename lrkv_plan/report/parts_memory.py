@@ -11,6 +11,7 @@ from lrkv_plan.calculators.comparison import params_rows, shard_rows
 from lrkv_plan.calculators.rank_ceiling import rank_ceiling
 from lrkv_plan.dtypes import storage_format
 from lrkv_plan.engines.answers import capacity_answers
+from lrkv_plan.errors import RequirementError
 from lrkv_plan.report.cache_views import cache_table, tensor_table
 from lrkv_plan.report.capacity_views import budget_table, capacity_table
 from lrkv_plan.report.document import Part, joined, part_of
@@ -23,8 +24,10 @@ from lrkv_plan.specs.workload import Workload
 
 if TYPE_CHECKING:
     from lrkv_plan.engines.deployment import Deployment
+    from lrkv_plan.report.figures import Figure
     from lrkv_plan.report.settled import Settled
     from lrkv_plan.report.tables import Table
+    from lrkv_plan.specs.model import ModelSpec
 
 _SIZES = (1, 2, 4, 8)
 
@@ -132,12 +135,7 @@ def capacity_parts(settled: Settled) -> tuple[Part, ...]:
         ),
         part_of(
             "capacity-vs-context", "Sequences that fit against their length",
-            lambda: capacity_vs_context(
-                request.model,
-                capacity_answers(models, [
-                    _at(settled.deployment, c) for c in default_contexts(request.model)
-                ]),
-            ),
+            lambda: _held_against_length(settled, models),
             commands=_commands(settled, "plot capacity-vs-context", *told),
         ),
         part_of(
@@ -172,6 +170,15 @@ def placement_parts(settled: Settled) -> tuple[Part, ...]:
             ),
         ),
     )  # fmt: skip
+
+
+def _held_against_length(settled: Settled, models: Sequence[ModelSpec]) -> Figure:
+    model = settled.request.model
+    asked = [_at(settled.deployment, context) for context in default_contexts(model)]
+    answers = capacity_answers(models, asked)
+    if not any(answer.row and answer.row.total_sequences for answer in answers):
+        raise RequirementError("nothing to draw: no design fits at any length on these GPUs")
+    return capacity_vs_context(model, answers)
 
 
 def _placed_designs(settled: Settled) -> tuple[str | None, ...]:

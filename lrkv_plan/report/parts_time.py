@@ -59,7 +59,7 @@ def planned(settled: Settled) -> Table:
 def time_parts(settled: Settled) -> tuple[Part, ...]:
     """Where a step's time goes, and what bounds its attention."""
     request = settled.request
-    told = ("--context-tokens", str(settled.context_tokens), *settled.query_options, "--tp-size", str(settled.tp_size))
+    told, batch = settled.place_options, settled.batch_option
     designs = [settled.design(text) for text in settled.texts]
     named = [(design_label(one), one) for one in designs]
     place: dict[str, Any] = {
@@ -81,7 +81,6 @@ def time_parts(settled: Settled) -> tuple[Part, ...]:
         }  # fmt: skip
         return roofline_table(request.model, stated, found)
 
-    batch = ("--batch-size", str(settled.batch_size))
     return (
         part_of(
             "step-parts", "Parts of a decode step", lambda: step_parts_table(planned(settled)),

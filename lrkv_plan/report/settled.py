@@ -73,6 +73,17 @@ class Settled:
         return () if self.query_tokens == 1 else ("--query-tokens", str(self.query_tokens))
 
     @property
+    def place_options(self) -> tuple[str, ...]:
+        """Options for the context, query tokens and GPUs of a step."""
+        context = ("--context-tokens", str(self.context_tokens))
+        return (*context, *self.query_options, "--tp-size", str(self.tp_size))
+
+    @property
+    def batch_option(self) -> tuple[str, ...]:
+        """The option for the batch of a step."""
+        return ("--batch-size", str(self.batch_size))
+
+    @property
     def where(self) -> str:
         """Model, GPUs and format, for a caption."""
         return caption(
