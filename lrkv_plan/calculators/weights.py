@@ -95,7 +95,12 @@ def weight_bytes_per_gpu(
     _check_stated(model)
     storage = weight_format(weight_dtype)
     layers = _layers_in_order(model)
-    per_layer = [layer_bits(model, groups, storage, parallel) for groups in layers]
+    known: dict[tuple[int, ...], Bits] = {}  # most layers are alike
+    for groups in layers:
+        key = tuple(map(id, groups))
+        if key not in known:
+            known[key] = layer_bits(model, groups, storage, parallel)
+    per_layer = [known[tuple(map(id, groups))] for groups in layers]
     stages = pipeline_stages(len(layers), parallel.pp_size)
     return WeightBytes(
         stages=tuple(

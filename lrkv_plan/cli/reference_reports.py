@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from lrkv_plan.specs.loader import load_all_hardware
 
 if TYPE_CHECKING:
     from lrkv_plan.report.document import Document
+    from lrkv_plan.specs.hardware import HardwareProfile
 
 Progress = Callable[[str], None]
 COMMAND = "lrkv-plan report --all -o reports --force"
@@ -55,8 +57,13 @@ def _request(model: str, gpu: str, **options: str) -> ReportRequest:
     )  # fmt: skip
     return ReportRequest(
         model=lrkv_plan.load_model(model), deployment=deployment, model_text=model, gpu_text=gpu,
-        options=flags, relatives=load_all_hardware(),
+        options=flags, relatives=_profiles(),
     )  # fmt: skip
+
+
+@cache
+def _profiles() -> "list[HardwareProfile]":
+    return load_all_hardware()
 
 
 def _capacity(model: str, **options: str) -> Reference:
