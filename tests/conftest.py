@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import settings
 
 import lrkv_plan
@@ -35,3 +37,57 @@ def paper() -> ModelSpec:
     """18 layers, 18 heads of 128, width 2304, as the LRKV paper's Table 5 states."""
     model: ModelSpec = lrkv_plan.load_model("lrkv-paper-2.5b")
     return model
+
+
+HOSTILE = "<script>alert(1)</script>"
+ENDINGS = (
+    "</script></style></svg>--><img src=x onerror=alert(2)>\"'><b>|`*_[x](javascript:alert(3))"
+)
+
+
+@pytest.fixture(scope="session")
+def hostile_spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model file whose every text tries to become markup."""
+    path = tmp_path_factory.mktemp("hostile") / "m.yaml"
+    source = {
+        "citation": ENDINGS, "note": HOSTILE, "read_on": "2026-11-30",
+        "url": "https://example.invalid/'\"><script>alert(4)</script>",
+    }  # fmt: skip
+    group = {
+        "count": 2,
+        "attention": {"family": "mha", "n_heads": 4, "head_dim": 64},
+        "feed_forward": {"kind": "dense", "hidden_dim": 512, "gated": True},
+    }
+    model = {
+        "name": HOSTILE, "source": source, "model_dim": 256, "max_context_tokens": 4096,
+        "vocab_size": 1000, "weight_dtype": "bf16", "tied_embeddings": True,
+        "norms": {"per_mixer": 1, "per_feed_forward": 1}, "layers": [group],
+        "remarks": [ENDINGS, HOSTILE],
+    }  # fmt: skip
+    path.write_text(yaml.safe_dump(model))
+    return path
+
+
+@pytest.fixture(scope="session")
+def hostile_report(hostile_spec: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of that model's report."""
+    return written_report(tmp_path_factory.mktemp("r") / "hostile", str(hostile_spec), "h100-sxm")
+
+
+@pytest.fixture(scope="session")
+def whole_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the reference report on a real model."""
+    folder = tmp_path_factory.mktemp("r") / "llama-3.1-8b-on-h200"
+    return written_report(folder, "llama-3.1-8b", "h200")
+
+
+def written_report(folder: Path, model: str, gpu: str) -> Path:
+    """``lrkv-plan report`` run into a folder."""
+    from typer.testing import CliRunner
+
+    from lrkv_plan.cli.app import app
+
+    result = CliRunner().invoke(app, ["report", model, "--gpu", gpu, "-o", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert result.stdout == ""
+    return folder

@@ -46,7 +46,7 @@ def _of_document(title: str, make: "Callable[[Progress], Document]") -> Referenc
     return Reference(title=title, files=files)
 
 
-def _request(model: str, gpu: str, **options: str) -> ReportRequest:
+def request_of(model: str, gpu: str, **options: str) -> ReportRequest:
     """A shipped model on a shipped GPU; ``options`` are flags with underscores."""
     flags = {f"--{name.replace('_', '-')}": text for name, text in options.items()}
     deployment = inputs.one_deployment(
@@ -70,14 +70,14 @@ def _capacity(model: str, **options: str) -> Reference:
     return _of_document(
         f"Capacity of {model} on {', '.join(GPUS)}",
         lambda progress: capacity_document(
-            [_request(model, gpu, **options) for gpu in GPUS], COMMAND, progress
+            [request_of(model, gpu, **options) for gpu in GPUS], COMMAND, progress
         ),
     )
 
 
 def _whole(model: str, gpu: str, folder: str) -> Reference:
     def make(progress: Progress) -> "Document":
-        request = _request(model, gpu)
+        request = request_of(model, gpu)
         return model_document(request, request.command("report", "-o", folder), progress)
 
     return _of_document(f"Whole report on {model} on {gpu}", make)

@@ -140,16 +140,23 @@ def _measures(
     by_rank = len(models) > 1
     whole = (n_contexts * n_batches if by_rank else 0, n_batches, 1)
     held = (n_contexts if by_rank else 0, 1, 0)
+    fits = _measure(
+        "max_sequences", "Sequences that fit", held,
+        lambda: _sequences(settled, models, contexts), count,
+    )  # fmt: skip
+    batch_fits = _measure(
+        "batch_fits", "This batch", whole,
+        lambda: (batch <= most for most in fits.values for batch in batches),
+        lambda value: "fits" if value else "does not fit",
+    )  # fmt: skip
     return (
-        _measure("cache_bytes_per_gpu", "Cache per GPU", whole,
-                 lambda: _caches(settled, models, contexts, batches), format_bytes),
-        _measure("max_sequences", "Sequences that fit", held,
-                 lambda: _sequences(settled, models, contexts), count),
+        _measure(
+            "cache_bytes_per_gpu", "Cache per GPU", whole,
+            lambda: _caches(settled, models, contexts, batches), format_bytes,
+        ),
+        fits,
         *_step_measures(settled, models, contexts, batches, whole),
-        _measure("batch_fits", "This batch", whole,
-                 lambda: (batch <= most for most in _sequences(settled, models, contexts)
-                          for batch in batches),
-                 lambda fits: "fits" if fits else "does not fit"),
+        replace(batch_fits, refused=fits.refused),
     )  # fmt: skip
 
 
