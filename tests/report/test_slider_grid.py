@@ -71,7 +71,7 @@ def test_every_column_has_a_value_for_every_place(grid: SliderGrid) -> None:
             assert len(measure.values) == len(measure.texts) == last + 1
 
 
-@pytest.mark.parametrize("at", [(0, 0, 0), (1, 3, 5), (2, 7, 8), (4, 4, 1)])
+@pytest.mark.parametrize("at", [(1, 3, 5), (4, 7, 8)])
 def test_values_are_what_the_commands_print(grid: SliderGrid, at: tuple[int, int, int]) -> None:
     _, context, batch = (axis.values[i] for axis, i in zip(grid.axes, at, strict=True))
     for index, design in enumerate(grid.designs):
