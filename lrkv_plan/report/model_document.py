@@ -97,7 +97,10 @@ def model_document(
             (f"Model {request.model.name}", request.model.source),
             (f"Hardware {settled.gpu.name}", settled.gpu.source),
         ),
-        common_remarks=(*request.model.remarks, *settled.refused),
+        common_remarks=(
+            *request.model.remarks,
+            *(f"left out: {reason}" for reason in settled.refused),
+        ),
     )
 
 

@@ -194,14 +194,14 @@ def _placed_designs(settled: Settled) -> tuple[str | None, ...]:
 def _own_and_others(settled: Settled, table: Callable[[Sequence[str]], Table]) -> Table:
     """One table of all designs, the model's own first where no text names it."""
     named = [text for text in settled.texts if text is not None]
-    tables = [table(())] if None in settled.texts or not named else []
+    tables = [table(())] if None in settled.texts else []
     return joined([*tables, *([table(named)] if named else [])])
 
 
 def _commands(settled: Settled, name: str, *extra: str) -> tuple[str, ...]:
     """The command that prints the designs; two where the own design has no text."""
     named = [text for text in settled.texts if text is not None]
-    own = [settled.request.command(name, *extra)] if None in settled.texts or not named else []
+    own = [settled.request.command(name, *extra)] if None in settled.texts else []
     others = [settled.request.command(name, *extra, texts=named)] if named else []
     return (*own, *others)
 

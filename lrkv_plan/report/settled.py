@@ -10,7 +10,7 @@ from lrkv_plan.calculators.rank_ceiling import RankCeiling, rank_ceiling
 from lrkv_plan.engines.plan import Plan, make_plan
 from lrkv_plan.engines.plan_choices import compared_designs, own_budget
 from lrkv_plan.engines.planning import capacity_row
-from lrkv_plan.errors import PlanError, UsageError
+from lrkv_plan.errors import PlacementError, PlanError, UsageError
 from lrkv_plan.report.captions import caption, gpus
 from lrkv_plan.specs.attention_text import design_label, swap_attention
 
@@ -121,7 +121,13 @@ class Settled:
 
 
 def settle(request: ReportRequest) -> Settled:
-    """Plan first; what its refusal leaves open takes the values that were given."""
+    """Plan first; what its refusal leaves open takes the values that were given.
+
+    Raises
+    ------
+    PlacementError
+        If no design can run on that tensor-parallel size.
+    """
     model, deployment = request.model, request.deployment
     plan, refused = None, None
     try:
@@ -137,6 +143,8 @@ def settle(request: ReportRequest) -> Settled:
     budget = request.budget or own_budget(model)
     ceiling = _ceiling(model, deployment, budget)
     texts, not_run = _designs(model, deployment, ceiling)
+    if not texts:
+        raise PlacementError(f"{model.name}: no design can run: {not_run[0]}")
     return Settled(
         request=request,
         plan=plan,

@@ -206,6 +206,7 @@ def test_a_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
         (["llama-3.1-8b", "--gpu", "h100-sxm", "-o", "no/such/r"], 2, "does not exist"),
         (["llama-3.1-8b", "--gpu", "h100-sxm", "-o", "r", "--align", "0"], 2, "--align"),
         (["llama-3.1-8b", "--gpu", "h100-sxm", "-o", "r", "--accepted-tokens", "3"], 2, "accepted"),
+        (["llama-3.1-8b", "--gpu", "h100-sxm", "-o", "r", "--tp-size", "3"], 4, "no design can run"),
         (["--all", "llama-3.1-8b", "-o", "r"], 2, "--all"),
         (["--all", "--budget", "50%", "-o", "r"], 2, "--all"),
         (["--all", "-o", "no/such/r"], 2, "cannot be written"),
