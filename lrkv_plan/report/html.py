@@ -134,12 +134,16 @@ def _start_text(grid: SliderGrid, measure: Measure) -> str:
 
 
 def _refusals(grid: SliderGrid) -> list[str]:
-    """Why a measure of a design is absent."""
-    return list(
-        dict.fromkeys(
-            f"{design.role}, {measure.title}: {measure.refused}"
-            for design in grid.designs
-            for measure in design.measures
-            if measure.refused is not None
-        )
-    )
+    """Why measures are absent, a line per reason; designs are named unless all are meant."""
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for design in grid.designs:
+        for measure in design.measures:
+            if measure.refused is not None:
+                titles, roles = found.setdefault(measure.refused, ({}, {}))
+                titles[measure.title] = roles[design.role] = None
+    return [
+        f"{', '.join(titles)}"
+        + (f" of {', '.join(roles)}" if len(roles) < len(grid.designs) else "")
+        + f": {reason}"
+        for reason, (titles, roles) in found.items()
+    ]

@@ -220,18 +220,18 @@ def _step_measures(
     except PlanError as error:
         reason = one_line(str(error))
         return (
-            Measure(key="step_s", title="Step, ms", strides=strides, refused=reason),
-            Measure(key="step_band", title="Band, ms", strides=strides, refused=reason),
+            Measure(key="step_s", title="Step (ms)", strides=strides, refused=reason),
+            Measure(key="step_band", title="Band (ms)", strides=strides, refused=reason),
         )
     bands = [f"{milliseconds(float(s.low_s))} to {milliseconds(float(s.high_s))}" for s in steps]
     seconds = [float(s.step_s) for s in steps]
     return (
         Measure(
-            key="step_s", title="Step, ms", strides=strides, values=tuple(seconds),
+            key="step_s", title="Step (ms)", strides=strides, values=tuple(seconds),
             texts=tuple(map(milliseconds, seconds)),
         ),
         Measure(
-            key="step_band", title="Band, ms", strides=strides, values=tuple(bands),
+            key="step_band", title="Band (ms)", strides=strides, values=tuple(bands),
             texts=tuple(bands),
         ),
     )  # fmt: skip
