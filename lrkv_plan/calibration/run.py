@@ -25,8 +25,9 @@ from lrkv_plan.calibration.timing import Stopwatch, TimedCalls
 from lrkv_plan.units import GIB
 
 MAX_ROUNDS = 64
-SLICE_S = 0.02  # of one point in one round, flushes included
-REPEATS = (2, 25)
+# Rounds differ more than repeats of one (10 against 5 % here): few repeats, many rounds.
+SLICE_S = 0.01  # of one point in one round, flushes included
+REPEATS = (1, 25)
 SMALL_TOKENS = 8
 MEMORY_SHARE = 0.8  # of what is free, that a point may take
 Progress = Callable[[int, int, float], None]  # rounds begun, points left in it, seconds left

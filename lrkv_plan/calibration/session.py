@@ -40,13 +40,18 @@ LOCK_FILE = ".running"
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What a run measures. Empty ``dtypes`` or ``paths`` mean the device's usual ones."""
+    """What a run measures. Empty ``dtypes`` or ``paths`` mean the device's usual ones.
+
+    Measuring ends at ``deadline`` on the clock of ``time.monotonic``; ``budget_s`` after the start
+    if that is None.
+    """
 
     device: str = "auto"
     dtypes: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
     budget_s: float = 60.0
+    deadline: float | None = None
     seed: int = 0
     threads: int = 1
     cold: bool = True
@@ -99,7 +104,7 @@ def run_session(options: RunOptions, folder: Path, progress: Progress) -> RunOut
         measuring = Measuring(
             device=device, device_name=info.device_name or device.type,
             threads=chosen.threads if device.type == "cpu" else 0, stopwatch=watch, file=file,
-            deadline=begun + chosen.budget_s, cold=chosen.cold, seed=chosen.seed,
+            deadline=chosen.deadline or begun + chosen.budget_s, cold=chosen.cold, seed=chosen.seed,
             skipped=dict(info.skipped),
         )  # fmt: skip
         try:

@@ -77,7 +77,6 @@ class CpuStopwatch:
                     controls.append(self.flush())
                 if small is not None:
                     small()
-                    small()
                 start = time.perf_counter()
                 call()
                 repeats.append(time.perf_counter() - start)

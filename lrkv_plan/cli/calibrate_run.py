@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from lrkv_plan.report.tables import Table
 if TYPE_CHECKING:
     from lrkv_plan.calibration.session import RunOptions, RunOutcome
 
-RESERVE = 0.12  # of the budget, for the fit and the report
+RESERVE, RESERVE_S = 0.15, 12.0  # share of the budget and seconds, for the fit and the report
 INTERRUPTED = 130
 
 
@@ -91,6 +92,7 @@ def run(
 
     Example: lrkv-plan calibrate run --device cpu --budget 60s --output here
     """
+    begun, seconds = time.monotonic(), units.parse_seconds(budget)
     # Large CPU tensors on huge pages: fewer address look-ups, and times that repeat better.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     from lrkv_plan.calibration.fit_run import require_scipy
@@ -100,10 +102,10 @@ def run(
     require_scipy()
     from lrkv_plan.calibration.session import RunOptions
 
-    seconds = units.parse_seconds(budget)
     options = RunOptions(
         device=device, dtypes=tuple(dtype or ()), paths=tuple(path or ()),
-        attention=tuple(attention or ()), budget_s=seconds * (1 - RESERVE),
+        attention=tuple(attention or ()), budget_s=seconds,
+        deadline=begun + seconds - min(RESERVE * seconds, RESERVE_S),
         seed=one_count(seed, "--seed"), threads=one_count(threads, "--threads"), cold=not hot,
         resume=resume, force=force, command=shlex.join(["lrkv-plan", *sys.argv[1:]]),
     )  # fmt: skip
