@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
     Number: TypeAlias = float | npt.NDArray[np.float64]
 
-FORMS = ("base", "per_work_unit", "no_split", "sum")
-COUNTS_WORK_UNITS = ("per_work_unit", "no_split")
+FORMS = ("base", "per_work_unit", "no_split", "sum", "sum_per_work_unit")
+SUMS = ("sum", "sum_per_work_unit")
+CHARGES_WORK_UNITS = ("per_work_unit", "sum_per_work_unit")
+COUNTS_WORK_UNITS = (*CHARGES_WORK_UNITS, "no_split")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,7 @@ def kernel_time(
                    processors and bandwidth idle, because the kernel does not split a sequence
     sum            t = t0 + bytes / (beta BW) + flops / (phi peak): nothing overlaps, as where a
                    processor copies before it multiplies
+    sum_per_work_unit  t = sum + c u
 
     ``scripts/fit_kernels.py`` chooses the form by held-out error.
 
@@ -134,10 +137,9 @@ def kernel_time(
             occupancy = _smaller(1.0, _larger(work_units, 1.0) / model.full_work_units)
     memory_s = n_bytes / (model.bytes_per_s * occupancy)
     compute_s = flops / (model.flops_per_s * occupancy)
-    is_sum = model.form == "sum"
-    busy_s = memory_s + compute_s if is_sum else _larger(memory_s, compute_s)
+    busy_s = memory_s + compute_s if model.form in SUMS else _larger(memory_s, compute_s)
     time_s: Number = model.t0_s + busy_s
-    if model.form == "per_work_unit":
+    if model.form in CHARGES_WORK_UNITS:
         time_s = time_s + model.work_unit_s * work_units  # type: ignore[operator]
     return KernelTime(
         time_s=time_s, low_s=time_s * model.band90[0], high_s=time_s * model.band90[1],

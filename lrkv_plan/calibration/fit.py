@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.calculators.kernel_time import FORMS, KernelModel, kernel_time
+from lrkv_plan.calculators.kernel_time import (
+    CHARGES_WORK_UNITS,
+    FORMS,
+    SUMS,
+    KernelModel,
+    kernel_time,
+)
 from lrkv_plan.errors import CalibrationError
 
 if TYPE_CHECKING:
@@ -45,6 +51,7 @@ _NAMES = {
     "per_work_unit": ("t0_s", "beta", "phi", "work_unit_s"),
     "no_split": ("t0_s", "beta", "phi", "full_work_units"),
     "sum": ("t0_s", "beta", "phi"),
+    "sum_per_work_unit": ("t0_s", "beta", "phi", "work_unit_s"),
 }
 PRIOR_WEIGHT = 1.0
 NEAR_RIDGE = 0.1  # of the datasheet's ridge: below it arithmetic cannot be what is slow
@@ -142,7 +149,7 @@ def _starts(
     import numpy as np
 
     start = {name: priors[name].value for name in _NAMES[form]}
-    if form == "sum":
+    if form in SUMS:
         return [start]
     if form != "no_split":
         ridge = samples.peak / samples.bandwidth
@@ -204,17 +211,14 @@ def log_slopes(
     if form == "no_split":
         occupancy = np.minimum(1.0, samples.work_units / constants["full_work_units"])
     total = predicted_s(form, constants, samples)
-    if form == "sum":
-        return {
-            "t0_s": constants["t0_s"] / total, "beta": -memory / total, "phi": -compute / total,
-        }  # fmt: skip
     slower = np.maximum(memory, compute) / occupancy / total
+    counts_both = form in SUMS
     slopes = {
         "t0_s": constants["t0_s"] / total,
-        "beta": np.where(memory >= compute, -slower, 0.0),
-        "phi": np.where(memory < compute, -slower, 0.0),
+        "beta": -memory / total if counts_both else np.where(memory >= compute, -slower, 0.0),
+        "phi": -compute / total if counts_both else np.where(memory < compute, -slower, 0.0),
     }
-    if form == "per_work_unit":
+    if form in CHARGES_WORK_UNITS:
         slopes["work_unit_s"] = constants["work_unit_s"] * samples.work_units / total
     if form == "no_split":
         slopes["full_work_units"] = np.where(occupancy < 1, slower, 0.0)

@@ -77,7 +77,7 @@ class KernelConstants(FittedEntry):
 
     kernel: KernelName
     kv_dtype: Name
-    form: Literal["base", "per_work_unit", "no_split", "sum"]
+    form: Literal["base", "per_work_unit", "no_split", "sum", "sum_per_work_unit"]
     regime: Literal["cold", "l2_hot"] = "cold"
     preferred: Flag = False
     t0_s: Seconds
@@ -92,7 +92,10 @@ class KernelConstants(FittedEntry):
 
     @model_validator(mode="after")
     def _has_the_constants_of_its_form(self) -> KernelConstants:
-        needed = {"per_work_unit": "work_unit_s", "no_split": "full_work_units"}.get(self.form)
+        needed = {
+            "per_work_unit": "work_unit_s", "sum_per_work_unit": "work_unit_s",
+            "no_split": "full_work_units",
+        }.get(self.form)  # fmt: skip
         for name in ("work_unit_s", "full_work_units"):
             if (getattr(self, name) is not None) != (name == needed):
                 verb = "needs" if name == needed else "has no"

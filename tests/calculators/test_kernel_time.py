@@ -35,7 +35,8 @@ UNIT = replace(MODEL, form="per_work_unit", work_unit_s=1e-7)
 NO_SPLIT = replace(MODEL, form="no_split", full_work_units=100.0)
 amounts = st.floats(0, 1e15)
 SUM = replace(MODEL, form="sum")
-models = st.sampled_from([MODEL, UNIT, NO_SPLIT, SUM])
+SUM_UNIT = replace(UNIT, form="sum_per_work_unit")
+models = st.sampled_from([MODEL, UNIT, NO_SPLIT, SUM, SUM_UNIT])
 
 
 def test_without_work_only_the_fixed_time_is_left() -> None:
@@ -54,6 +55,7 @@ def test_each_form_worked_by_hand() -> None:
     assert kernel_time(SUM, 4e9, 500e9).time_s == pytest.approx(3.01e-3, rel=1e-12)
     # 20 units of 0.1 us add 2 us.
     assert kernel_time(UNIT, 4e9, 500e9, 20).time_s == pytest.approx(2.012e-3, rel=1e-12)
+    assert kernel_time(SUM_UNIT, 4e9, 500e9, 20).time_s == pytest.approx(3.012e-3, rel=1e-12)
     # 25 of the 100 units that fill the GPU: a quarter of the speed.
     assert kernel_time(NO_SPLIT, 4e9, 500e9, 25).time_s == pytest.approx(8.01e-3, rel=1e-12)
     assert kernel_time(NO_SPLIT, 4e9, 500e9, 400).time_s == pytest.approx(2.01e-3, rel=1e-12)
