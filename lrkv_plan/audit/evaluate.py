@@ -38,6 +38,7 @@ class AuditRow:
     quantity: str
     equation: str
     printed: str
+    comparison: str
     verdict: Verdict
     computed: Fraction | None = None
     computed_text: str | None = None
@@ -150,6 +151,7 @@ def _row(
         quantity=claim.computes,
         equation=quantity_named(claim.computes).equation,
         printed=question.printed.text,
+        comparison=claim.comparison,
         verdict=verdict,
         computed=value,
         computed_text=None if value is None else question.printed.in_unit(value),

@@ -41,7 +41,7 @@ def audit(
     """
     from lrkv_plan.audit.claim_files import claim_files, read_claims
     from lrkv_plan.audit.evaluate import Verdict, audit_file
-    from lrkv_plan.report.audit_views import audit_table, schema_document
+    from lrkv_plan.report.audit_views import audit_table, file_input, schema_document
 
     if schema:
         from lrkv_plan.audit.schema import claim_schema
@@ -55,13 +55,4 @@ def audit(
             )
     files = claim_files(claims)
     rows = [row for path in files for row in audit_file(path)]
-    documents = [read_claims(path) for path in files]
-    named = [
-        {
-            "name": path.stem,
-            "title": one.title,
-            "source": [s.model_dump(mode="json") for s in one.source],
-        }
-        for path, one in zip(files, documents, strict=True)
-    ]
-    return audit_table(rows, named, verdict or ())
+    return audit_table(rows, [file_input(path, read_claims(path)) for path in files], verdict or ())

@@ -215,7 +215,7 @@ def payload_vs_loss(
     scale: Annotated[
         list[str] | None,
         typer.Option(
-            "--scale", metavar="NAME", help="2.5B, 128M or 6.3B; repeat for a panel each."
+            "--scale", metavar="NAME", help="2.5B, 128M, 512M or 6.3B; repeat for a panel each."
         ),
     ] = None,
 ) -> "Figure":

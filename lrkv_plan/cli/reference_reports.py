@@ -11,6 +11,7 @@ from lrkv_plan.cli import capacity_inputs as inputs
 from lrkv_plan.cli.options import write_file
 from lrkv_plan.cli.report_folder import check_folder, write_folder
 from lrkv_plan.errors import UsageError
+from lrkv_plan.report.audit_document import audit_document
 from lrkv_plan.report.capacity_document import capacity_document
 from lrkv_plan.report.model_document import model_document
 from lrkv_plan.report.report_files import is_report_path, report_files, table_files
@@ -84,6 +85,10 @@ def _whole(model: str, gpu: str, folder: str) -> Reference:
 
 
 REFERENCES: Mapping[str, Reference] = {
+    "paper-audit": _of_document(
+        "Audit of the LRKV documents, and their figures made again",
+        lambda progress: audit_document(COMMAND, progress),
+    ),
     "llama-3.1-8b-on-h200": _whole("llama-3.1-8b", "h200", "llama-3.1-8b-on-h200"),
     "capacity-llama-3.1-8b": _capacity("llama-3.1-8b"),
     "capacity-llama-3.1-70b": _capacity("llama-3.1-70b", tp_size="4", n_gpus="4"),

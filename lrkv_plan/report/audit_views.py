@@ -9,10 +9,23 @@ from typing import TYPE_CHECKING, Any
 from lrkv_plan.report.tables import Column, Row, Table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lrkv_plan.audit.claim import ClaimFile
     from lrkv_plan.audit.evaluate import AuditRow
     from lrkv_plan.audit.readings import Reading
 
+MATCH = (
+    "a match is exact arithmetic within half a unit of the last printed digit; at a mismatch "
+    "inputs and units are changed one and two at a time"
+)
+INFERENCE = (
+    "readings are inference: they reproduce the print and do not prove what was done; "
+    "one found among all ranks of other rows says how many such hits chance would give"
+)
+EXPLAINED = "explained: the recorded reason was checked and holds"
 _SHOWN_READINGS = 4
+_VERDICTS = ("match", "explained", "mismatch", "not_computable")
 _WORDS = {"not_computable": "not computable"}
 
 
@@ -43,10 +56,36 @@ def audit_table(
     )
 
 
+def file_input(path: Path, file: ClaimFile) -> Row:
+    """A claim file as the audit's inputs name it."""
+    sources = [source.model_dump(mode="json") for source in file.source]
+    return {"name": path.stem, "title": file.title, "source": sources}
+
+
+def counts_table(rows: Sequence[AuditRow], files: Sequence[Mapping[str, Any]]) -> Table:
+    """How many claims of each document came out how, and of all."""
+    documents = [(file["title"], file["name"]) for file in files]
+    counted = [_counted(title, [r for r in rows if r.file == name]) for title, name in documents]
+    return Table(
+        title=f"{len(rows)} claims of {len(files)} documents",
+        inputs={"files": list(files)},
+        rows=[*counted, _counted("all", rows)],
+        columns=(
+            Column(key="document", title="document", is_number=False),
+            *(Column(key=key, title=_WORDS.get(key, key)) for key in ("claims", *_VERDICTS)),
+        ),
+    )
+
+
+def _counted(name: str, rows: Sequence[AuditRow]) -> Row:
+    counted = Counter(row.verdict.value for row in rows)
+    verdicts = {verdict: counted[verdict] for verdict in _VERDICTS}
+    return {"document": name, "claims": len(rows), **verdicts}
+
+
 def _counts(rows: Sequence[AuditRow]) -> str:
     counted = Counter(row.verdict.value for row in rows)
-    names = ("match", "explained", "mismatch", "not_computable")
-    return ", ".join(f"{counted[name]} {_WORDS.get(name, name)}" for name in names)
+    return ", ".join(f"{counted[name]} {_WORDS.get(name, name)}" for name in _VERDICTS)
 
 
 def _unmet(failed: Sequence[str], n_claims: int) -> str | None:
@@ -71,6 +110,7 @@ def _flat(row: AuditRow) -> Row:
         "quantity": row.quantity,
         "equation": row.equation,
         "printed": row.printed,
+        "comparison": row.comparison,
         "computed": row.computed,
         "computed_exact": None if row.computed is None else str(row.computed),
         "computed_text": row.computed_text,
@@ -105,11 +145,16 @@ def _shown(row: AuditRow, several: bool) -> Row:
         "says": row.says,
         "source": f"{row.file}, {row.place}" if several else row.place,
         "printed": row.printed,
-        "computed": row.computed_text,
+        "computed": _computed(row),
         "verdict": _WORDS.get(row.verdict.value, row.verdict.value),
         "found": "; ".join(_found(row)) or None,
         "reason": f"missing: {row.missing}" if row.missing else row.explanation,
     }
+
+
+def _computed(row: AuditRow) -> str | None:
+    is_bound = row.comparison == "at_most" and row.computed_text is not None
+    return f"at most {row.computed_text}" if is_bound else row.computed_text
 
 
 def _found(row: AuditRow) -> Iterator[str]:
@@ -127,17 +172,11 @@ def _found(row: AuditRow) -> Iterator[str]:
 
 
 def _remarks(rows: Sequence[AuditRow], wanted: Sequence[AuditRow]) -> Iterator[str]:
-    yield (
-        "a match is exact arithmetic within half a unit of the last printed digit; at a mismatch "
-        "inputs and units are changed one and two at a time"
-    )
+    yield MATCH
     if any(row.readings for row in wanted):
-        yield (
-            "readings are inference: they reproduce the print and do not prove what was done; "
-            "one found among all ranks of other rows says how many such hits chance would give"
-        )
+        yield INFERENCE
     if any(row.verdict.value == "explained" for row in rows):
-        yield "explained: the recorded reason was checked and holds"
+        yield EXPLAINED
     if any(not row.search_complete for row in wanted):
         cut = ", ".join(row.claim for row in wanted if not row.search_complete)
         yield f"not all readings were tried for {cut}"

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from lrkv_plan.errors import one_line
+from lrkv_plan.report.bar_labels import bar_key, bar_texts
 from lrkv_plan.report.figures import Panel, Role, Series
 from lrkv_plan.report.label_places import Box, Label, places
 from lrkv_plan.report.panels import (
@@ -15,7 +16,6 @@ from lrkv_plan.report.panels import (
     INK,
     LABEL_SIZE,
     SOFT,
-    TICK_SIZE,
     broken,
     drawn_value,
     positions,
@@ -37,8 +37,8 @@ def place_labels(sheet: Any, axes: Any, panel: Panel, room_x: tuple[float, float
     gap = GAP_POINTS * sheet.dpi / 72
     room = Box(frame.x0 + 1, frame.y0 + 1, room_x[1], frame.y1 + 0.5 * gap)
     if panel.y.scale == "category":
-        _bar_texts(axes, panel)
-        _bar_key(sheet, axes, room_x[0])
+        bar_texts(axes, panel)
+        bar_key(sheet, axes, room_x[0])
         return
     obstacles = [point for series in panel.series for point in _obstacles(axes, panel, series)]
     for guide in panel.guides:
@@ -162,30 +162,6 @@ def _guide_points(axes: Any, panel: Panel, axis: str, value: Any) -> list[tuple[
         return [(at, axes.transAxes.transform((0, share))[1]) for share in shares]
     at = axes.transData.transform((axes.get_xlim()[0], drawn_value(value, panel.y)))[1]
     return [(axes.transAxes.transform((share, 0))[0], at) for share in shares]
-
-
-def _bar_texts(axes: Any, panel: Panel) -> None:
-    names = list(dict.fromkeys(str(y) for one in panel.series for y in one.y))
-    for series in panel.series:
-        if series.role is not Role.BAND:
-            continue
-        for high, y, text in zip(series.high, series.y, series.texts, strict=True):
-            axes.annotate(
-                one_line(text), (drawn_value(high, panel.x), names.index(str(y))),
-                xytext=(GAP_POINTS, 0), textcoords="offset points", va="center",
-                fontsize=LABEL_SIZE, color=INK, annotation_clip=False,
-            )  # fmt: skip
-
-
-def _bar_key(sheet: Any, axes: Any, left: float) -> None:
-    """What the parts of the bars are, in one row over them that starts at the picture's edge."""
-    frame = axes.get_window_extent(sheet.canvas.get_renderer())
-    axes.legend(
-        ncols=4, loc="lower left", bbox_transform=sheet.transFigure,
-        bbox_to_anchor=(left / sheet.bbox.width, (frame.y1 + 4) / sheet.bbox.height),
-        frameon=False, borderpad=0, borderaxespad=0, fontsize=TICK_SIZE, handlelength=1.1,
-        handleheight=0.8, handletextpad=0.4, columnspacing=0.9,
-    )  # fmt: skip
 
 
 def _region_names(sheet: Any, axes: Any, panel: Panel) -> list[Box]:

@@ -51,17 +51,25 @@ def draw_series(axes: Any, panel: Panel) -> None:
         Role.BAND: _band, Role.REGION: _region, Role.BOUNDARY: _boundary,
     }  # fmt: skip
     if panel.y.scale == "category":
-        names = list(dict.fromkeys(str(y) for series in panel.series for y in series.y))
+        names = categories(panel)
         axes.set_yticks(range(len(names)), [broken(name) for name in names])
         axes.set_ylim(-0.55, len(names) - 0.45)
     for series in panel.series:
         drawers[series.role](axes, panel, series)
 
 
+def categories(panel: Panel) -> list[str]:
+    """Names along a category axis, in order of first use."""
+    return list(dict.fromkeys(str(y) for series in panel.series for y in series.y))
+
+
 def positions(panel: Panel, series: Series) -> tuple[list[float], list[float]]:
     """Drawn coordinates of a series; what a log axis cannot show is NaN."""
 
     def on(values: Sequence[Any], axis: Axis) -> list[float]:
+        if axis.scale == "category":
+            names = categories(panel)
+            return [float(names.index(str(value))) for value in values]
         found = [drawn_value(value, axis) for value in values]
         if axis.scale in ("log2", "log10"):
             return [value if value > 0 else math.nan for value in found]
@@ -98,7 +106,7 @@ def _ceiling(axes: Any, panel: Panel, series: Series) -> None:
 
 
 def _stack(axes: Any, panel: Panel, series: Series) -> None:
-    names = list(dict.fromkeys(str(y) for one in panel.series for y in one.y))
+    names = categories(panel)
     before = panel.series[: panel.series.index(series)]
     starts = {
         name: sum(
@@ -119,7 +127,7 @@ def _stack(axes: Any, panel: Panel, series: Series) -> None:
 
 
 def _band(axes: Any, panel: Panel, series: Series) -> None:
-    names = list(dict.fromkeys(str(y) for one in panel.series for y in one.y))
+    names = categories(panel)
     for x, y, low, high in zip(series.x, series.y, series.low, series.high, strict=True):
         middle, least, most = (drawn_value(value, panel.x) for value in (x, low, high))
         axes.errorbar(

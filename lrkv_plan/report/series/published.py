@@ -34,7 +34,7 @@ def payload_vs_loss(scales: Sequence[str] = ("2.5B", "128M")) -> Figure:
     """
     facts = read_published_loss(FACTS)
     chosen = [_scale(facts, name) for name in dict.fromkeys(scales)]
-    placed = [(scale, _placed(scale)) for scale in chosen]
+    placed = [(scale, placed_runs(scale)) for scale in chosen]
     left_out = [
         f"{scale.name}: {run.design} is left out, for its cache is not stated"
         for scale, runs in placed
@@ -66,15 +66,15 @@ def payload_vs_loss(scales: Sequence[str] = ("2.5B", "128M")) -> Figure:
 def _scale(facts: PublishedLoss, name: str) -> Scale:
     for scale in facts.scales:
         if scale.name.lower() == name.lower():
-            if not _placed(scale):
+            if not placed_runs(scale):
                 raise UsageError(f"--scale {name}: no run's cache is stated")
             return scale
     known = ", ".join(scale.name for scale in facts.scales)
     raise UsageError(f"--scale {name}: no such scale; known: {known}")
 
 
-def _placed(scale: Scale) -> list[tuple[Run, Fraction, str]]:
-    """(run, cache ratio, how it is known) of every run that has a ratio."""
+def placed_runs(scale: Scale) -> list[tuple[Run, Fraction, str]]:
+    """(run, cache ratio to MHA, computed or printed) of every run that has a ratio."""
     backbone = _backbone(scale)
     found = []
     for run in scale.runs:
