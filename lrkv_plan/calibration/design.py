@@ -74,7 +74,7 @@ SERIES = {
     "mla/absorbed": Series(
         family="mla", designs=("mla:512+64", "mla:256+64", "mla:128+64"),
         held_out_designs=("mla:384+64",),
-        heads=(16, 32, 64), held_out_heads=48,
+        heads=(16, 24, 32, 64), held_out_heads=48,
     ),
     "mla/materialised": Series(
         family="mla", designs=("mla:512+64", "mla:256+64", "mla:128+64"),
