@@ -201,13 +201,17 @@ def role_error(errors: Sequence[PointError]) -> RoleError:
 
 
 def _band(errors: Sequence[PointError]) -> tuple[float, float]:
-    """Factors on a prediction that hold 90 % of the held-out measurements.
+    """Factors on a prediction that hold 90 % of the held-out measurements, drift left in.
 
-    Points of one design and head count err together and count as fewer.
+    A measurement is one round of one point, at whatever speed the machine then ran. Points of one
+    design and head count err together and count as fewer.
     """
     import numpy as np
 
     logs: FloatArray = np.array([np.log(e.point.time_s / e.predicted_s) for e in errors])
     shapes = [(e.point.sample.attention, e.point.sample.n_heads) for e in errors]
     index = np.array([sorted(set(shapes)).index(shape) for shape in shapes])
-    return band(logs, n_independent=n_independent(logs, index))
+    rounds: FloatArray = np.array(
+        [np.log(np.median(r) / e.predicted_s) for e in errors for r in e.point.raw_rounds_s]
+    )
+    return band(rounds, n_independent=n_independent(logs, index))

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 HALF_WINDOW = 4  # fitted samples before and after: together they take about half a second
 N_PASSES = 10
-QUIET_SHARE = 0.1  # the drift is counted from the fastest tenth of the run
 
 
 def log_drift(samples: Sequence[DecodeSample]) -> FloatArray:
-    """ln of how much slower than in its quiet spells the machine was, sample by sample.
+    """ln of how much slower than half of the time the machine was, sample by sample.
 
     Parameters
     ----------
@@ -48,7 +47,7 @@ def log_drift(samples: Sequence[DecodeSample]) -> FloatArray:
     drift = _polished(logs, np.array([names[s.point] for _, s in fitted]))
     places = np.arange(len(samples), dtype=float)
     everywhere: FloatArray = np.interp(places, [i for i, _ in fitted], drift)
-    return everywhere - np.quantile(drift, QUIET_SHARE)
+    return everywhere - np.median(drift)
 
 
 def _polished(logs: FloatArray, which: FloatArray) -> FloatArray:

@@ -1,6 +1,5 @@
 """``lrkv-plan calibrate run``: measure real decode steps on this machine and fit constants."""
 
-import os
 import shlex
 import sys
 import time
@@ -93,8 +92,6 @@ def run(
     Example: lrkv-plan calibrate run --device cpu --budget 60s --output here
     """
     begun, seconds = time.monotonic(), units.parse_seconds(budget)
-    # Large CPU tensors on huge pages: fewer address look-ups, and times that repeat better.
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     from lrkv_plan.calibration.fit_run import require_scipy
     from lrkv_plan.calibration.torch_gate import require_torch
 

@@ -31,7 +31,7 @@ def made_up(n_points: int, n_rounds: int, slow: float, held_out: int = 0, seed: 
     return samples
 
 
-def test_a_slow_spell_is_found_and_points_keep_their_quiet_times() -> None:
+def test_a_slow_spell_is_found_and_points_keep_their_usual_times() -> None:
     samples = made_up(n_points=30, n_rounds=6, slow=1.4)
     drift = log_drift(samples)
     assert abs(np.median(drift[70:110]) - math.log(1.4)) < 0.02
