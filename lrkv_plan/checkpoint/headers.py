@@ -7,7 +7,7 @@ milliseconds. What an engine makes of the tensors (tying, repacking, casting) is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,15 @@ DTYPE_BITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointWeights:
-    """Bytes by tensor, and remarks on what the files disagree about.
+    """Bytes by tensor, the file of each, and remarks on what the files disagree about.
 
-    ``tensor_bytes`` is empty when only the index was there. [bytes]
+    ``tensor_bytes`` and ``tensor_files`` are empty when only the index was there. [bytes]
     """
 
     total_bytes: int
     tensor_bytes: Mapping[str, int]
     n_files: int
+    tensor_files: Mapping[str, Path] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
 
@@ -42,8 +43,8 @@ def has_checkpoint(folder: Path) -> bool:
     return (folder / INDEX_NAME).is_file() or any(folder.glob("*.safetensors"))
 
 
-def checkpoint_weights(folder: Path) -> CheckpointWeights:
-    """Weights of the checkpoint in ``folder``.
+def checkpoint_weights(folder: Path, *, otherwise: str = "give --weights") -> CheckpointWeights:
+    """Weights of the checkpoint in ``folder``; ``otherwise`` says what to try if files are missing.
 
     With an index the files that it names are read and must be complete; without one
     ``model.safetensors`` alone, or else every ``*.safetensors`` there. An index without any of its
@@ -62,24 +63,29 @@ def checkpoint_weights(folder: Path) -> CheckpointWeights:
     """
     index = folder / INDEX_NAME
     if index.is_file():
-        return _indexed(folder, read_json(index), index)
+        return _indexed(folder, read_json(index), index, otherwise)
     single = folder / "model.safetensors"
     files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
     if not files:
-        raise SpecError(f"{folder}: holds no *.safetensors and no {INDEX_NAME}; give --weights")
+        raise SpecError(f"{folder}: holds no *.safetensors and no {INDEX_NAME}; {otherwise}")
     tensors: dict[str, int] = {}
+    places: dict[str, Path] = {}
     for path in files:
         found = header_bytes(path)
         twice = sorted(tensors.keys() & found.keys())
         if twice:
             raise SpecError(f"{path}: tensor {shown(twice[0])} is in another file as well")
         tensors |= found
+        places |= dict.fromkeys(found, path)
     return CheckpointWeights(
-        total_bytes=sum(tensors.values()), tensor_bytes=tensors, n_files=len(files)
-    )
+        total_bytes=sum(tensors.values()), tensor_bytes=tensors, n_files=len(files),
+        tensor_files=places,
+    )  # fmt: skip
 
 
-def _indexed(folder: Path, index: Mapping[str, Any], path: Path) -> CheckpointWeights:
+def _indexed(
+    folder: Path, index: Mapping[str, Any], path: Path, otherwise: str
+) -> CheckpointWeights:
     places = index.get("weight_map")
     if not isinstance(places, dict) or not places:
         raise SpecError(f"{path}: weight_map is missing; it names the file of every tensor")
@@ -92,9 +98,10 @@ def _indexed(folder: Path, index: Mapping[str, Any], path: Path) -> CheckpointWe
     if missing:
         raise SpecError(
             f"{folder}: {len(missing)} of {len(names)} files are missing, for example "
-            f"{missing[0]}; download it, or give --weights"
+            f"{missing[0]}; download it, or {otherwise}"
         )
     tensors: dict[str, int] = {}
+    files: dict[str, Path] = {}
     for name in names:
         found = header_bytes(folder / name)
         for tensor, place in places.items():
@@ -103,13 +110,15 @@ def _indexed(folder: Path, index: Mapping[str, Any], path: Path) -> CheckpointWe
                     f"{folder / name}: has no tensor {shown(tensor)}, as {path.name} says"
                 )
         tensors |= found
+        files |= dict.fromkeys(found, folder / name)
     total = sum(tensors.values())
     remarks: tuple[str, ...] = ()
     if stated is not None and stated != total:
         remarks = (f"{path.name}: total_size {stated:,} differs from the headers' {total:,} bytes",)
     return CheckpointWeights(
-        total_bytes=total, tensor_bytes=tensors, n_files=len(names), remarks=remarks
-    )
+        total_bytes=total, tensor_bytes=tensors, n_files=len(names), tensor_files=files,
+        remarks=remarks,
+    )  # fmt: skip
 
 
 def _file_name(path: Path, name: Any) -> str:

@@ -1,0 +1,161 @@
+"""The shared base that leaves the least outside rank-r residuals, by alternation.
+
+One stack holds W_h^T of every head, shape (heads, width, inputs). For fixed row spaces of the
+residuals the best base has a closed form; for a fixed base the best row spaces are eigenvectors.
+Each half lowers the error or keeps it. The minimum found is a local one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from lrkv_plan.checkpoint.tensors import Array
+
+# Multiply-adds that one tensor's fit may take. At 32 heads of 128 and 4,096 inputs, which take
+# 5.6e9 a step, it is 32 steps.
+FIT_MULTIPLY_ADDS = 1.8e11
+# An eigendecomposition of width w costs about 20 w^3 multiply-adds of a matrix product (measured).
+_EIGEN_FACTOR = 20
+MAX_ALTERNATIONS = 300
+# Stop where a step lowers the squared error by less than this part of it.
+_SMALL_DECREASE = 1e-11
+
+
+@dataclass(frozen=True)
+class FitSchedule:
+    """Ranks at which a base is fitted, ascending, and alternations at each."""
+
+    ranks: tuple[int, ...]
+    alternations: int
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Eigenvalues (ascending) and eigenvectors of every head's R_h^T R_h, R_h = W_h - base."""
+
+    energies: Array  # (heads, width), squared singular values
+    vectors: Array  # (heads, width, width)
+
+    def discarded(self) -> Array:
+        """Squared error at ranks 0 to width: what each head's smallest directions hold."""
+        ascending = np.cumsum(np.clip(self.energies, 0, None).sum(axis=0))
+        return np.concatenate([ascending[::-1], [0.0]])
+
+
+@dataclass(frozen=True)
+class FittedBase:
+    """What a base fitted for ``rank`` discards at every rank, and how still the fit was.
+
+    ``last_decrease`` is the part of the error (not squared) that the last alternation removed.
+    """
+
+    rank: int
+    discarded: Array
+    last_decrease: float
+    n_alternations: int
+
+
+def exact_from_rank(n_heads: int, width: int) -> int:
+    """The smallest rank at which any weights at all are represented exactly.
+
+    Notes
+    -----
+    Let the base copy floor(w / H) columns of each head, all different: what is left of a head has
+    w - floor(w / H) columns. At that rank the cache holds w + H r >= H w scalars, no less than MHA.
+
+    Examples
+    --------
+    >>> exact_from_rank(32, 128), exact_from_rank(1, 64)
+    (124, 0)
+    """
+    return width - width // n_heads
+
+
+def fit_schedule(n_heads: int, width: int, n_inputs: int) -> FitSchedule:
+    """Every rank where that is affordable, else evenly spaced ranks with two alternations each.
+
+    Examples
+    --------
+    >>> fit_schedule(32, 128, 4096).ranks[:3], len(fit_schedule(8, 128, 1024).ranks)
+    ((8, 16, 24), 111)
+    """
+    last = exact_from_rank(n_heads, width) - 1
+    if last < 1:
+        return FitSchedule((), 0)
+    scalars = n_heads * width
+    step = 2 * scalars * n_inputs * width + _EIGEN_FACTOR * scalars * width**2
+    affordable = int(FIT_MULTIPLY_ADDS / step)
+    spacing = ceil(width / max(8, affordable // 2)) if affordable < 2 * last else 1
+    ranks = tuple(range(spacing, last + 1, spacing))
+    return FitSchedule(ranks, min(MAX_ALTERNATIONS, max(2, affordable // max(1, len(ranks)))))
+
+
+def residuals(stack: Array, base: Array) -> Residuals:
+    """Spectra of all heads around a base, in float64 whatever the stack is.
+
+    Notes
+    -----
+    R^T R keeps half the digits of small singular values: squared errors are right to about
+    1e-15 of the whole in a float64 stack, so relative errors to about 3e-8 where they vanish.
+    """
+    grams = np.empty((stack.shape[0], stack.shape[1], stack.shape[1]))
+    base = base.astype(stack.dtype, copy=False)
+    for head, weights in enumerate(stack):
+        rest = weights - base
+        grams[head] = rest @ rest.T
+    energies, vectors = np.linalg.eigh(grams)
+    return Residuals(energies, vectors)
+
+
+def best_base(stack: Array, base: Array, around: Residuals, rank: int) -> Array:
+    """The base that minimises the error while each residual keeps its row space.
+
+    Notes
+    -----
+    With N_h projecting on the directions that head h discards, the error is
+    sum_h ||(W_h - B) N_h||^2 and its minimum B = (sum_h W_h N_h) (sum_h N_h)^-1. This is where
+    repeating B <- mean_h(W_h - L_h) ends for fixed row spaces of the L_h. Directions that no head
+    discards keep the old base.
+    """
+    kept = around.vectors[:, :, : around.vectors.shape[2] - rank]
+    outside = kept @ kept.transpose(0, 2, 1)
+    total = outside.sum(axis=0)
+    # (w, heads w) @ (heads w, inputs): symmetric N_h side by side.
+    beside = outside.transpose(1, 0, 2).reshape(stack.shape[1], -1).astype(stack.dtype)
+    wanted = (beside @ stack.reshape(-1, stack.shape[2])).astype(np.float64)
+    shares, axes = np.linalg.eigh(total)
+    used = shares > 1e-9 * shares[-1]
+    inverse = (axes[:, used] / shares[used]) @ axes[:, used].T
+    found: Array = base + inverse @ (wanted - total @ base)
+    return found
+
+
+def fitted_bases(
+    stack: Array, mean: Array, around_mean: Residuals, schedule: FitSchedule, fast: Array
+) -> Iterator[FittedBase]:
+    """A base for each scheduled rank, each starting from the one before, the first from the mean.
+
+    ``fast`` is the stack that alternations use, perhaps in float32; each result is evaluated on
+    ``stack``.
+    """
+    base, around = mean, around_mean
+    whole = float(np.vdot(stack, stack))
+    for rank in schedule.ranks:
+        error = around.discarded()[rank]
+        before = error
+        steps = 0
+        for steps in range(1, schedule.alternations + 1):
+            if steps > 1:
+                around = residuals(fast, base)
+                before, error = error, around.discarded()[rank]
+                if before - error <= _SMALL_DECREASE * before or error <= 1e-15 * whole:
+                    break
+            base = best_base(fast, base, around, rank)
+        around = residuals(stack, base)
+        before, error = error, around.discarded()[rank]
+        still = 1 - float(np.sqrt(max(error, 0) / before)) if before > 1e-15 * whole else 0.0
+        yield FittedBase(rank, around.discarded(), max(0.0, still), steps)
