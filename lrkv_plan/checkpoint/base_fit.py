@@ -20,17 +20,24 @@ from lrkv_plan.checkpoint.tensors import Array
 FIT_MULTIPLY_ADDS = 1.8e11
 # An eigendecomposition of width w costs about 20 w^3 multiply-adds of a matrix product (measured).
 _EIGEN_FACTOR = 20
-MAX_ALTERNATIONS = 300
-# Stop where a step lowers the squared error by less than this part of it.
-_SMALL_DECREASE = 1e-11
+# What a step of a tiny tensor costs all the same, in multiply-adds of a large one.
+_STEP_OVERHEAD = 2e7
+# Turns at one rank, and the part of the squared error below which a turn's gain ends them: where
+# the ranks are chosen here, and where a person asks for them.
+_AUTO_ALTERNATIONS, _AUTO_DECREASE = 12, 1e-6
+MAX_ALTERNATIONS, _SMALL_DECREASE = 300, 1e-11
 
 
 @dataclass(frozen=True)
 class FitSchedule:
-    """Ranks at which a base is fitted, ascending, and alternations at each."""
+    """Ranks at which a base is fitted, ascending, and most alternations at each.
+
+    They end sooner where one lowers the squared error by less than ``small_decrease`` of it.
+    """
 
     ranks: tuple[int, ...]
     alternations: int
+    small_decrease: float = _SMALL_DECREASE
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Residuals:
 class FittedBase:
     """What a base fitted for ``rank`` discards at every rank, and how still the fit was.
 
-    ``last_decrease`` is the part of the error (not squared) that the last alternation removed.
+    ``last_decrease`` is how far the last alternation lowered the relative error at ``rank``.
     """
 
     rank: int
@@ -75,6 +82,20 @@ def exact_from_rank(n_heads: int, width: int) -> int:
     return width - width // n_heads
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """What a person may fix of the fit: the ranks (None: every rank) and alternations at each."""
+
+    ranks: tuple[int, ...] | None = None
+    alternations: int = MAX_ALTERNATIONS
+
+    def schedule(self, n_heads: int, width: int) -> FitSchedule:
+        """These ranks, as far as the tensor has them and is not exact at them anyhow."""
+        useful = range(1, exact_from_rank(n_heads, width))
+        ranks = useful if self.ranks is None else sorted(set(self.ranks) & set(useful))
+        return FitSchedule(tuple(ranks), self.alternations)
+
+
 def fit_schedule(n_heads: int, width: int, n_inputs: int) -> FitSchedule:
     """Every rank where that is affordable, else evenly spaced ranks with two alternations each.
 
@@ -87,11 +108,12 @@ def fit_schedule(n_heads: int, width: int, n_inputs: int) -> FitSchedule:
     if last < 1:
         return FitSchedule((), 0)
     scalars = n_heads * width
-    step = 2 * scalars * n_inputs * width + _EIGEN_FACTOR * scalars * width**2
+    step = 2 * scalars * n_inputs * width + _EIGEN_FACTOR * scalars * width**2 + _STEP_OVERHEAD
     affordable = int(FIT_MULTIPLY_ADDS / step)
     spacing = ceil(width / max(8, affordable // 2)) if affordable < 2 * last else 1
     ranks = tuple(range(spacing, last + 1, spacing))
-    return FitSchedule(ranks, min(MAX_ALTERNATIONS, max(2, affordable // max(1, len(ranks)))))
+    turns = min(_AUTO_ALTERNATIONS, max(2, affordable // max(1, len(ranks))))
+    return FitSchedule(ranks, turns, _AUTO_DECREASE)
 
 
 def residuals(stack: Array, base: Array) -> Residuals:
@@ -152,10 +174,10 @@ def fitted_bases(
             if steps > 1:
                 around = residuals(fast, base)
                 before, error = error, around.discarded()[rank]
-                if before - error <= _SMALL_DECREASE * before or error <= 1e-15 * whole:
+                if before - error <= schedule.small_decrease * before or error <= 1e-15 * whole:
                     break
             base = best_base(fast, base, around, rank)
         around = residuals(stack, base)
         before, error = error, around.discarded()[rank]
-        still = 1 - float(np.sqrt(max(error, 0) / before)) if before > 1e-15 * whole else 0.0
-        yield FittedBase(rank, around.discarded(), max(0.0, still), steps)
+        fall = np.sqrt(max(before, 0.0) / whole) - np.sqrt(max(error, 0.0) / whole)
+        yield FittedBase(rank, around.discarded(), max(0.0, float(fall)), steps)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lrkv_plan.checkpoint.base_fit import (
-    FitSchedule,
+    FitOptions,
     exact_from_rank,
     fit_schedule,
     fitted_bases,
@@ -37,7 +37,7 @@ class ResidualSpectrum:
     fitted_errors: tuple[float, ...] | None = None
     fit_ranks: tuple[int, ...] = ()
     n_alternations: int = 0  # most alternations at one rank
-    last_decrease: float | None = None  # largest part of an error that a last alternation removed
+    last_decrease: float | None = None  # the most that a last alternation lowered an error
     undefined: str | None = None
 
     @property
@@ -66,14 +66,14 @@ def rank_keeping(errors: tuple[float, ...], energy: float) -> int | None:
 
 
 def residual_spectrum(
-    stack: Array, *, schedule: FitSchedule | None = None, fit: bool = True
+    stack: Array, *, options: FitOptions | None = None, fit: bool = True
 ) -> ResidualSpectrum:
     """Spectra of one layer's keys or values around the mean and around fitted bases.
 
     Parameters
     ----------
     stack : W_h^T of every head, shape (heads, width, inputs).
-    schedule : ranks and alternations of the fit; what is affordable when None.
+    options : ranks and alternations of the fit; what is affordable when None.
     fit : False leaves the fit out.
 
     Notes
@@ -95,7 +95,11 @@ def residual_spectrum(
     if not fit:
         return ResidualSpectrum(n_heads=n_heads, width=width, mean_errors=mean_errors)
     fast = exact if exact.size <= _FLOAT64_SCALARS else exact.astype(np.float32)
-    plan = schedule or fit_schedule(n_heads, width, exact.shape[2])
+    plan = (
+        fit_schedule(n_heads, width, exact.shape[2])
+        if options is None
+        else options.schedule(n_heads, width)
+    )
     least, decreases, steps = squared.copy(), [0.0], 0
     for found in fitted_bases(exact, mean, around_mean, plan, fast):
         least = np.minimum(least, found.discarded / whole)

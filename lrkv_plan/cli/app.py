@@ -16,6 +16,7 @@ from lrkv_plan.cli import (
     capacity,
     crossover,
     hardware,
+    inspect,
     models,
     params,
     plan,
@@ -71,8 +72,8 @@ def root(
     """Which attention should a model cache with, how large may its rank be, what does it cost?"""
 
 
-_TABLES = (plan, rank, cache, params, shard, capacity, crossover, roofline)
-for _module in (*_TABLES, validate, audit, report):
+_ANSWERS = (plan, rank, cache, params, shard, capacity, crossover, roofline)
+for _module in (*_ANSWERS, validate, audit, inspect, report):
     _module.register(app)
 calibrate_run.register(calibrate.app)
 app.add_typer(calibrate.app, name="calibrate")

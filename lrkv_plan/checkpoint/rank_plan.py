@@ -1,0 +1,208 @@
+"""Ranks for every layer's keys and values under one cache budget, where they lower errors most.
+
+The loss that is lowered is the mean over tensors of the discarded share of energy, e_r^2. It is a
+property of the weights: what a language model loses is not measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from lrkv_plan.attention.families import layout_of
+from lrkv_plan.calculators.budget_fit import budget_bytes, infeasible, largest_fitting
+from lrkv_plan.calculators.cache_bytes import bytes_per_token, reference_mha
+from lrkv_plan.calculators.layer_cache import row_bytes_per_layer
+from lrkv_plan.checkpoint.greedy_ranks import Place, RankChoices, greedy_ranks
+from lrkv_plan.checkpoint.inspection import LayerInspection
+from lrkv_plan.checkpoint.projections import AttentionLayers, groups_by_layer
+from lrkv_plan.checkpoint.weight_names import Order
+from lrkv_plan.dtypes import storage_format
+from lrkv_plan.errors import RequirementError, SpecError, UsageError
+from lrkv_plan.specs.attention import AttentionSpec
+from lrkv_plan.specs.attention_text import parse_attention, swap_attention
+from lrkv_plan.specs.budget_text import parse_budget
+from lrkv_plan.specs.low_rank_options import LowRankOptions
+from lrkv_plan.specs.model import LayerGroup, ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPlan:
+    """The planned ranks beside one rank for all. Losses are means over tensors of e_r^2."""
+
+    model: ModelSpec
+    ranks: Mapping[Place, int]
+    loss: float
+    bytes_per_token: int | Fraction
+    budget_bytes_per_token: Fraction
+    uniform_rank: int
+    uniform_loss: float
+    uniform_bytes_per_token: int | Fraction
+    ratio_to_mha: Fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFrame:
+    """All that a plan needs to know before any layer is inspected. Bytes are per token."""
+
+    model: ModelSpec
+    budget: str
+    limit: Fraction
+    floor: Fraction  # at rank 0
+    mha_bytes: int | Fraction
+    uniform_rank: int
+    step: int
+    kv_dtype: str
+    variant: LowRankOptions
+
+
+def plan_frame(
+    source: AttentionLayers,
+    chosen: Sequence[int],
+    *,
+    budget: str,
+    kv_dtype: str = "bf16",
+    alignment: int = 1,
+    options: LowRankOptions | None = None,
+) -> PlanFrame:
+    """The budget in bytes and the uniform rank that fits it.
+
+    Parameters
+    ----------
+    chosen : layers that will be inspected.
+    budget : as ``rank_ceiling`` takes it, of one GPU.
+    alignment : multiple that ranks must be. [scalars]
+    options : the LRKV variant, with one shared group; plain when None.
+
+    Raises
+    ------
+    RequirementError
+        If not even rank 0 fits.
+    SpecError, UsageError
+        If a layer is left out, reads a latent or another layer's cache, or the budget is not one.
+    """
+    model, variant = source.model, options or LowRankOptions()
+    _refuse_partial(source, chosen)
+    wanted = parse_budget(budget)
+    limit = budget_bytes(model, wanted, kv_dtype=kv_dtype)
+    mha = bytes_per_token(reference_mha(model), kv_dtype=kv_dtype)
+    step = math.lcm(alignment, variant.rank_step)
+
+    def held(rank: int) -> Fraction:
+        swapped = swap_attention(model, variant.text(rank))
+        return Fraction(bytes_per_token(swapped, kv_dtype=kv_dtype))
+
+    backbones = [g.attention.backbone() for g in model.attention_groups if g.attention is not None]
+    top = min(min(b.head_dim, b.v_head_dim) for b in backbones)
+    uniform, floor = largest_fitting(range(0, top + 1, step), held, limit), held(0)
+    if uniform is None:
+        raise RequirementError(infeasible(wanted, limit, floor, floor / mha))
+    return PlanFrame(
+        model=model, budget=wanted.text, limit=limit, floor=floor, mha_bytes=mha,
+        uniform_rank=uniform, step=step, kv_dtype=kv_dtype, variant=variant,
+    )  # fmt: skip
+
+
+def rank_plan(frame: PlanFrame, layers: Sequence[LayerInspection]) -> RankPlan:
+    """Ranks per layer, for keys and values apart, within the frame's budget."""
+    model, kv_dtype = frame.model, frame.kv_dtype
+    choices = _choices(frame, layers)
+    ranks = greedy_ranks(choices, frame.limit - frame.floor)
+    same = dict.fromkeys(choices, frame.uniform_rank)
+    if _mean_loss(choices, same) < _mean_loss(choices, ranks):
+        ranks = same  # steps too coarse for the greedy order
+    planned = planned_model(model, ranks, frame.variant, frame.budget)
+    held = bytes_per_token(planned, kv_dtype=kv_dtype)
+    uniform = swap_attention(model, frame.variant.text(frame.uniform_rank))
+    return RankPlan(
+        model=planned,
+        ranks=ranks,
+        loss=_mean_loss(choices, ranks),
+        bytes_per_token=held,
+        budget_bytes_per_token=frame.limit,
+        uniform_rank=frame.uniform_rank,
+        uniform_loss=_mean_loss(choices, same),
+        uniform_bytes_per_token=bytes_per_token(uniform, kv_dtype=kv_dtype),
+        ratio_to_mha=Fraction(held) / frame.mha_bytes,
+    )
+
+
+def planned_model(
+    model: ModelSpec, ranks: Mapping[Place, int], variant: LowRankOptions, budget: str
+) -> ModelSpec:
+    """The model with these ranks, layers of equal design in one group."""
+    numbers: dict[LayerGroup, int] = {}
+    order = []
+    for layer, group in enumerate(groups_by_layer(model)):
+        one = group.model_copy(update={"count": 1})
+        if group.attention is not None:
+            design = _design(group.attention, variant).model_copy(
+                update={
+                    "key_rank": ranks[layer, "key"],
+                    "value_rank": ranks[layer, "value"],
+                }
+            )
+            one = one.model_copy(update={"attention": design, "index": ()})
+        order.append(numbers.setdefault(one, len(numbers)))
+    groups = tuple(
+        group.model_copy(update={"count": order.count(index)}) for group, index in numbers.items()
+    )
+    remark = (
+        f"ranks planned from residual spectra of the checkpoint under a budget of {budget}: least "
+        "Frobenius error, language-model loss not measured"
+    )
+    return model.model_copy(
+        update={
+            "name": f"{model.name[:180]}-lrkv-plan",
+            "layers": groups,
+            "layer_order": tuple(order) if len(groups) > 1 else None,
+            "remarks": (*model.remarks, remark),
+        }
+    )
+
+
+def _refuse_partial(source: AttentionLayers, chosen: Sequence[int]) -> None:
+    name = source.model.name
+    if any(group.reuses_cache for group in source.model.layers):
+        raise SpecError(f"{name}: no rank plan where layers reuse another layer's cache")
+    if any(source.names(layer).order is Order.LATENT for layer in chosen):
+        raise SpecError(
+            f"{name}: no rank plan for MLA, whose heads read a latent that is cached already"
+        )
+    missing = sorted(set(source.attention) - set(chosen))
+    if missing:
+        raise UsageError(f"--budget plans every layer, but --layers leaves out {missing[0]}")
+
+
+def _design(attention: AttentionSpec, variant: LowRankOptions) -> AttentionSpec:
+    return parse_attention(variant.text(0), attention.backbone())
+
+
+def _choices(frame: PlanFrame, layers: Sequence[LayerInspection]) -> dict[Place, RankChoices]:
+    storage, groups = storage_format(frame.kv_dtype), groups_by_layer(frame.model)
+    found: dict[Place, RankChoices] = {}
+    for layer in layers:
+        attention = groups[layer.layer].attention
+        assert attention is not None, "only attention layers are inspected"
+        design = _design(attention, frame.variant)
+
+        def held(name: str, rank: int, design: AttentionSpec = design) -> Fraction:
+            changed = design.model_copy(update={f"{name}_rank": rank})
+            return row_bytes_per_layer(layout_of(changed, frame.model.model_dim), storage)
+
+        for name, spectrum in layer.spectra:
+            ranks = range(0, spectrum.width + 1, frame.step)
+            errors = spectrum.best_errors or (0.0,) * (spectrum.width + 1)
+            found[layer.layer, name] = RankChoices(
+                ranks=ranks,
+                bytes_per_token=[held(name, rank) - held(name, 0) for rank in ranks],
+                losses=[errors[rank] ** 2 for rank in ranks],
+            )
+    return found
+
+
+def _mean_loss(choices: Mapping[Place, RankChoices], ranks: Mapping[Place, int]) -> float:
+    lost = [choice.losses[choice.ranks.index(ranks[place])] for place, choice in choices.items()]
+    return sum(lost) / len(lost)
