@@ -17,7 +17,7 @@ from lrkv_plan.checkpoint.tensors import Array
 
 # Multiply-adds that one tensor's fit may take. At 32 heads of 128 and 4,096 inputs, which take
 # 5.6e9 a step, it is 32 steps.
-FIT_MULTIPLY_ADDS = 1.8e11
+FIT_MULTIPLY_ADDS = 1.4e11
 # An eigendecomposition of width w costs about 20 w^3 multiply-adds of a matrix product (measured).
 _EIGEN_FACTOR = 20
 # What a step of a tiny tensor costs all the same, in multiply-adds of a large one.
@@ -102,7 +102,7 @@ def fit_schedule(n_heads: int, width: int, n_inputs: int) -> FitSchedule:
     Examples
     --------
     >>> fit_schedule(32, 128, 4096).ranks[:3], len(fit_schedule(8, 128, 1024).ranks)
-    ((8, 16, 24), 111)
+    ((11, 22, 33), 111)
     """
     last = exact_from_rank(n_heads, width) - 1
     if last < 1:

@@ -66,7 +66,7 @@ def head_maps(query: Array, key: Array) -> HeadMaps:
     cosine = products[np.ix_(present, present)] / np.outer(lengths[present], lengths[present])
     np.fill_diagonal(cosine, 1.0)
     n_maps = len(present)
-    reasons = [f"{n_zero} heads have a zero map and are left out"] if n_zero else []
+    reasons = [f"zero maps, left out: {n_zero} of {len(lengths)}"] if n_zero else []
     centred = None
     if n_maps == 0:
         reasons.append("no head has a map")
