@@ -159,13 +159,14 @@ def best_base(stack: Array, base: Array, around: Residuals, rank: int) -> Array:
 def fitted_bases(
     stack: Array, mean: Array, around_mean: Residuals, schedule: FitSchedule, fast: Array
 ) -> Iterator[FittedBase]:
-    """A base for each scheduled rank, each starting from the one before, the first from the mean.
+    """A base for each scheduled rank, each starting from the one before, the first near the mean.
 
     ``fast`` is the stack that alternations use, perhaps in float32; each result is evaluated on
     ``stack``.
     """
-    base, around = mean, around_mean
     whole = float(np.vdot(stack, stack))
+    base = _tilted(mean, float(around_mean.discarded()[0]) / stack.size)
+    around = residuals(fast, base)
     for rank in schedule.ranks:
         error = around.discarded()[rank]
         before = error
@@ -181,3 +182,27 @@ def fitted_bases(
         before, error = error, around.discarded()[rank]
         fall = np.sqrt(max(before, 0.0) / whole) - np.sqrt(max(error, 0.0) / whole)
         yield FittedBase(rank, around.discarded(), max(0.0, float(fall)), steps)
+
+
+def _tilted(mean: Array, residual_square: float) -> Array:
+    """The mean, moved by a twentieth of a typical residual weight, the same way on every run.
+
+    Exactly at the mean, heads that are copies of two have opposite residuals of one row space: the
+    base then stays where it is, however much another would save.
+    """
+    chance = np.random.default_rng(0).standard_normal(mean.shape)
+    tilted: Array = mean + 0.05 * np.sqrt(residual_square) * chance
+    return tilted
+
+
+def two_heads_discarded(around_mean: Residuals) -> Array:
+    """Squared errors of the best base of two heads, at every rank.
+
+    Notes
+    -----
+    With D = W_1 - W_2 and any L_1, L_2 of rank r, the best base leaves ||D - (L_1 - L_2)||^2 / 2,
+    and L_1 - L_2 is any matrix of rank 2 r. The mean leaves as much at rank 2 r.
+    """
+    width = around_mean.energies.shape[1]
+    at_double: Array = around_mean.discarded()[np.minimum(2 * np.arange(width + 1), width)]
+    return at_double

@@ -160,7 +160,13 @@ def attention_layers(folder: Path) -> AttentionLayers:
     SpecError
         If config.json or the checkpoint is missing, damaged or of a layout that is not read.
     """
-    model = load_model(folder)
+    if not folder.is_dir():
+        raise SpecError(
+            f"{shown(str(folder))}: no such folder; inspect reads a checkpoint's folder"
+        )
+    if not (folder / "config.json").is_file():
+        raise SpecError(f"{folder}: the folder holds no config.json")
+    model = load_model(folder / "config.json")
     if any(group.cached_over == "encoder" for group in model.layers):
         raise SpecError(f"{folder}: cross-attention to an encoder is not read by inspect")
     checkpoint = open_checkpoint(folder)

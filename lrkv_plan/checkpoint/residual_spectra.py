@@ -7,6 +7,7 @@ sum_h ||W_h||^2). They compare weights, not what a language model loses.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from lrkv_plan.checkpoint.base_fit import (
     fit_schedule,
     fitted_bases,
     residuals,
+    two_heads_discarded,
 )
 from lrkv_plan.checkpoint.tensors import Array
 
@@ -91,30 +93,27 @@ def residual_spectrum(
     mean = exact.mean(axis=0)
     around_mean = residuals(exact, mean)
     squared = around_mean.discarded() / whole
-    mean_errors = _relative(squared)
+    shape: dict[str, Any] = {"n_heads": n_heads, "width": width, "mean_errors": _relative(squared)}
     if not fit:
-        return ResidualSpectrum(n_heads=n_heads, width=width, mean_errors=mean_errors)
-    fast = exact if exact.size <= _FLOAT64_SCALARS else exact.astype(np.float32)
-    plan = (
+        return ResidualSpectrum(**shape)
+    if n_heads == 2:
+        best = _relative(two_heads_discarded(around_mean) / whole)
+        return ResidualSpectrum(**shape, fitted_errors=best)
+    schedule = (
         fit_schedule(n_heads, width, exact.shape[2])
         if options is None
         else options.schedule(n_heads, width)
     )
-    least, decreases, steps = squared.copy(), [0.0], 0
-    for found in fitted_bases(exact, mean, around_mean, plan, fast):
+    fast = exact if exact.size <= _FLOAT64_SCALARS else exact.astype(np.float32)
+    least, fall, turns = squared.copy(), 0.0, 0
+    for found in fitted_bases(exact, mean, around_mean, schedule, fast):
         least = np.minimum(least, found.discarded / whole)
-        decreases.append(found.last_decrease)
-        steps = max(steps, found.n_alternations)
+        fall, turns = max(fall, found.last_decrease), max(turns, found.n_alternations)
     least[exact_from_rank(n_heads, width) :] = 0.0
     return ResidualSpectrum(
-        n_heads=n_heads,
-        width=width,
-        mean_errors=mean_errors,
-        fitted_errors=_relative(least),
-        fit_ranks=plan.ranks,
-        n_alternations=steps,
-        last_decrease=max(decreases),
-    )
+        **shape, fitted_errors=_relative(least), fit_ranks=schedule.ranks, n_alternations=turns,
+        last_decrease=fall,
+    )  # fmt: skip
 
 
 def _relative(squared: Array) -> tuple[float, ...]:

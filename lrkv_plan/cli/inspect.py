@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def inspect(
     context: typer.Context,
     checkpoint: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="CHECKPOINT_FOLDER", help="A folder of config.json and *.safetensors."
         ),
@@ -88,7 +88,7 @@ def inspect(
     from lrkv_plan.checkpoint.projections import attention_layers
     from lrkv_plan.report.inspect_views import inspect_table
 
-    source = attention_layers(checkpoint)
+    source = attention_layers(Path(checkpoint))
     chosen = inputs.chosen_layers(source, layers)
     plan_of = inputs.planner(source, chosen, wanted)
     found = inspect_layers(

@@ -172,11 +172,11 @@ def planner(
 
 
 def stated(
-    source: "AttentionLayers", checkpoint: Path, chosen: Sequence[int], wanted: Request
+    source: "AttentionLayers", checkpoint: str, chosen: Sequence[int], wanted: Request
 ) -> dict[str, Any]:
     """The resolved inputs."""
     return {
-        "checkpoint": str(checkpoint),
+        "checkpoint": checkpoint,
         "name": source.model.name,
         "n_layers": source.model.n_layers,
         "layers": list(chosen),

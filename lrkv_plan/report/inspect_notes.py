@@ -49,7 +49,10 @@ def _plural(reason: str) -> str:
 
 
 def _fit(layers: Sequence[LayerInspection]) -> list[str]:
-    spectra = [s for layer in layers for _, s in layer.spectra if s.last_decrease is not None]
+    fitted = [s for layer in layers for _, s in layer.spectra if s.fitted_errors is not None]
+    spectra = [s for s in fitted if s.last_decrease is not None]
+    if fitted and not spectra:
+        return ["fitted base: of two heads the best one is known in closed form"]
     if not spectra:
         return []
     most = max(s.last_decrease or 0.0 for s in spectra)

@@ -209,3 +209,27 @@ def test_schedule_of_a_large_layer_is_spaced_and_ends_below_exactness() -> None:
     assert schedule.ranks[-1] < exact_from_rank(32, 128) == 124
     assert len(schedule.ranks) >= 8
     assert schedule.alternations >= 2
+
+
+def test_two_heads_have_the_best_base_in_closed_form() -> None:
+    stack, rank = random_stack(6, 2, 8, 40), 3
+    found = residual_spectrum(stack)
+    assert found.fitted_errors is not None
+    u, s, v = np.linalg.svd(stack[0] - stack[1], full_matrices=False)
+    first = (u[:, :rank] * s[:rank]) @ v[:rank]
+    second = -(u[:, rank : 2 * rank] * s[rank : 2 * rank]) @ v[rank : 2 * rank]
+    base = (stack[0] - first + stack[1] - second) / 2
+    left = sum(((w - base - low) ** 2).sum() for w, low in zip(stack, (first, second), strict=True))
+    assert found.fitted_errors[rank] == pytest.approx(np.sqrt(left / (stack**2).sum()), rel=1e-9)
+    assert found.fitted_errors[rank] == found.mean_errors[2 * rank]
+
+
+def test_copies_of_two_heads_do_not_hold_the_fit_at_the_mean() -> None:
+    two = random_stack(6, 2, 8, 40)
+    best = residual_spectrum(two).fitted_errors
+    found = residual_spectrum(np.repeat(two, 3, axis=0), options=FitOptions())
+    assert best is not None
+    assert found.fitted_errors is not None
+    for rank in (1, 2):
+        assert found.fitted_errors[rank] == pytest.approx(best[rank], rel=0.02)
+        assert found.fitted_errors[rank] < 0.9 * found.mean_errors[rank]
