@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,14 @@ class AttentionLayers:
             return weight_names(prefix, self.checkpoint.files, self.model_type)
         except SpecError as error:
             raise SpecError(f"{self.checkpoint.folder}: {error}") from None
+
+    def check(self, layers: Iterable[int]) -> None:
+        """Raise ``SpecError`` if a tensor of these layers is missing, before any is read."""
+        for layer in layers:
+            names = self.names(layer)
+            shares = getattr(self.attention[layer], "value_from_key", False)
+            for name in (names.query, names.key, *(() if shares else (names.value,))):
+                self._shape(name)
 
     def read(self, layer: int) -> LayerProjections:
         """Projections of one layer.
@@ -99,7 +108,10 @@ class AttentionLayers:
                 value.reshape(heads.n_kv, heads.value, width),
             )
         if heads.key != heads.value:
-            raise SpecError(f"{shown(names.key)}: keys and values of unequal width are not read")
+            raise SpecError(
+                f"{self.checkpoint.folder}: {shown(names.key)}: grouped keys and values of unequal "
+                "width are not read"
+            )
         rows = matrix.reshape(heads.n_kv, heads.n // heads.n_kv + 2, heads.key, width)
         query = rows[:, :-2].reshape(heads.n, heads.key, width)
         return query, rows[:, -2].copy(), rows[:, -1].copy()

@@ -90,6 +90,7 @@ def inspect(
 
     source = attention_layers(Path(checkpoint))
     chosen = inputs.chosen_layers(source, layers)
+    source.check(chosen)
     plan_of = inputs.planner(source, chosen, wanted)
     found = inspect_layers(
         source,

@@ -70,7 +70,9 @@ def request(
         from lrkv_plan.report.plots import check_suffix
 
         check_suffix(suffix(plot))
-    for path in filter(None, (plan_file, plot)):
+    output = context.params.get("output", "-")
+    table = None if output == "-" else Path(output)
+    for path in filter(None, (plan_file, plot, table)):
         if path.exists() and not force:
             raise UsageError(f"{path} exists; --force overwrites it")
         if not path.parent.is_dir():

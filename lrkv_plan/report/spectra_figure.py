@@ -8,6 +8,7 @@ from statistics import median
 
 from lrkv_plan.checkpoint.inspection import LayerInspection
 from lrkv_plan.checkpoint.residual_spectra import ResidualSpectrum
+from lrkv_plan.errors import SpecError
 from lrkv_plan.report.captions import caption
 from lrkv_plan.report.figures import Axis, Figure, Guide, Panel, Role, Series
 from lrkv_plan.report.tables import Row
@@ -18,11 +19,19 @@ _TITLES = {"key": "Keys", "value": "Values"}
 def spectra_figure(
     inputs: Row, layers: Sequence[LayerInspection], *, energy: float, remarks: Sequence[str]
 ) -> Figure:
-    """Errors of the mean and the fitted base: the median layer, and the spread of all layers."""
+    """Errors of the mean and the fitted base: the median layer, and the spread of all layers.
+
+    Raises
+    ------
+    SpecError
+        If no layer has a spectrum.
+    """
     panels = tuple(
         _panel(name, [s for layer in layers for n, s in layer.spectra if n == name], energy)
         for name in _TITLES
     )
+    if not any(panel.series for panel in panels):
+        raise SpecError(f"{inputs['name']}: there is no spectrum to draw, all weights are zero")
     return Figure(
         kind="residual-spectra",
         title=f"{inputs['name']}: error of a shared base plus rank-r residuals",

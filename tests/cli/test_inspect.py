@@ -9,9 +9,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from lrkv_plan.checkpoint.inspection import inspect_layers
+from lrkv_plan.checkpoint.projections import attention_layers
 from lrkv_plan.cli.app import app
+from lrkv_plan.report.spectra_figure import spectra_figure
 from lrkv_plan.specs.loader import load_model
-from tests.checkpoint.synthetic import llama_folder, planted
+from tests.checkpoint.synthetic import (
+    llama_config,
+    llama_folder,
+    llama_tensors,
+    planted,
+    write_folder,
+)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +117,7 @@ def test_the_same_numbers_on_every_run(folder: Path) -> None:
         (["--plot", "x.gif"], 2, "a picture ends in one of png"),
         (["--plot", "no/such/folder/x.png"], 2, "there is no folder"),
         (["--kv-dtype", "fp9"], 3, "fp9"),
+        (["--output", "no/such/folder/x.json"], 2, "there is no folder"),
     ],
 )
 def test_wrong_options_end_in_one_line(
@@ -136,3 +146,42 @@ def test_an_interrupted_download_ends_in_one_line(folder: Path, tmp_path: Path) 
     assert done.exit_code == 3
     assert done.stderr.count("\n") == 1
     assert "not a complete safetensors file" in done.stderr
+
+
+def test_zero_weights_are_named_and_not_drawn(tmp_path: Path) -> None:
+    zero = np.zeros((2, 4, 16))
+    made = llama_folder(tmp_path / "zero", {0: (zero, zero, zero)})
+    done = run(made, "--budget", "80%")
+    assert done.exit_code == 0, done.stderr
+    assert "undefined in layer 0: key spectrum: all weights are zero" in done.stdout
+    assert "no head has a map" in done.stdout
+    drawn = run(made, "--plot", tmp_path / "x.png")
+    assert (drawn.exit_code, (tmp_path / "x.png").exists()) == (3, False)
+    assert "no spectrum to draw" in drawn.stderr
+
+
+def test_a_tensor_missing_in_the_last_layer_is_found_before_the_first_is_read(
+    tmp_path: Path,
+) -> None:
+    parts = np.ones((2, 4, 16))
+    tensors = llama_tensors(dict.fromkeys((0, 1), (parts, parts, parts)))
+    del tensors["model.layers.1.self_attn.v_proj.weight"]
+    tensors["model.layers.0.self_attn.q_proj.weight"][:] = np.nan
+    config = llama_config(n_layers=2, n_heads=2, n_kv_heads=2, head_dim=4, width=16)
+    done = run(write_folder(tmp_path, config, tensors))
+    assert "layers.1.self_attn.v_proj.weight' is missing" in done.stderr
+
+
+def test_the_picture_shows_the_median_layer_and_the_spread(folder: Path) -> None:
+    layers = inspect_layers(attention_layers(folder), [0, 1], fit=False)
+    figure = spectra_figure({"name": "toy", "n_layers": 2}, layers, energy=0.9, remarks=())
+    assert [panel.name for panel in figure.panels] == ["key", "value"]
+    series = {series.name: series.y for series in figure.panels[0].series}
+    both = [layer.key.mean_errors for layer in layers]
+    for rank in range(9):
+        pair = sorted((both[0][rank], both[1][rank]))
+        assert series["mean base, least"][rank] == pair[0]
+        assert series["mean base, largest"][rank] == pair[1]
+        assert series["mean base, median layer"][rank] == pytest.approx(sum(pair) / 2)
+    (guide,) = figure.panels[0].guides
+    assert guide.value == pytest.approx(0.1**0.5)
