@@ -58,14 +58,19 @@ def _fit(layers: Sequence[LayerInspection]) -> list[str]:
     most = max(s.last_decrease or 0.0 for s in spectra)
     steps = max(s.n_alternations for s in spectra)
     ranks = max((s.fit_ranks for s in spectra), key=len)
-    spaced = f"at {len(ranks)} ranks" + (f" from {ranks[0]} to {ranks[-1]}" if ranks else "")
+    exact = (
+        "from rank head_dim - floor(head_dim / heads) on any weights are exact, with a cache no "
+        "smaller than the checkpoint's heads have"
+    )
+    if not ranks:
+        return ["fitted base: no rank left to fit, so it is the mean below exactness", exact]
+    spaced = f"at {len(ranks)} ranks from {ranks[0]} to {ranks[-1]}"
     return [
         f"fitted base: truncated SVDs and the least-squares base by turns, {spaced}, up to "
         f"{steps} turns each, started from the mean and then from the rank before; other ranks "
         "take the best of these bases. The last turn lowered a relative error by at most "
         f"{most:.2g}; a minimum found so is a local one",
-        "from rank head_dim - floor(head_dim / heads) on any weights are exact, with a cache no "
-        "smaller than the checkpoint's heads have",
+        exact,
     ]
 
 
