@@ -1,7 +1,8 @@
 """Ranks for every layer's keys and values under one cache budget, where they lower errors most.
 
-The loss that is lowered is the mean over tensors of the discarded share of energy, e_r^2. It is a
-property of the weights: what a language model loses is not measured.
+The loss that is lowered is the mean over tensors of the discarded share of energy, e_r^2, smooth
+between fitted ranks (``ResidualSpectrum.planning_losses``). It is a property of the weights: what a
+language model loses is not measured.
 """
 
 from __future__ import annotations
@@ -194,11 +195,11 @@ def _choices(frame: PlanFrame, layers: Sequence[LayerInspection]) -> dict[Place,
 
         for name, spectrum in layer.spectra:
             ranks = range(0, spectrum.width + 1, frame.step)
-            errors = spectrum.best_errors or (0.0,) * (spectrum.width + 1)
+            losses = spectrum.planning_losses or (0.0,) * (spectrum.width + 1)
             found[layer.layer, name] = RankChoices(
                 ranks=ranks,
                 bytes_per_token=[held(name, rank) - held(name, 0) for rank in ranks],
-                losses=[errors[rank] ** 2 for rank in ranks],
+                losses=[losses[rank] for rank in ranks],
             )
     return found
 

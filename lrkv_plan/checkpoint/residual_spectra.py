@@ -48,6 +48,22 @@ class ResidualSpectrum:
         return self.mean_errors if self.fitted_errors is None else self.fitted_errors
 
     @property
+    def planning_losses(self) -> tuple[float, ...]:
+        """Squared errors for comparing ranks: smooth between the ranks where a base was fitted.
+
+        ``fitted_errors`` is lowest at fitted ranks, which would draw every plan to them. Between
+        two, the mean base's squared error is scaled by what fitting saved at both, interpolated.
+        """
+        best = np.square(self.best_errors)
+        if not self.fit_ranks:
+            return tuple(best.tolist())
+        mean = np.square(self.mean_errors)
+        nodes = [0, *self.fit_ranks]
+        saved = [best[rank] / mean[rank] if mean[rank] > 0 else 1.0 for rank in nodes]
+        between = mean * np.interp(np.arange(len(mean)), nodes, saved)
+        return tuple(np.minimum.accumulate(np.minimum(best, between)).tolist())
+
+    @property
     def base_energy_share(self) -> float | None:
         """The part of sum_h ||W_h||^2 that the mean base alone keeps."""
         return None if self.undefined else 1 - self.mean_errors[0] ** 2

@@ -92,7 +92,8 @@ def _plan(layers: Sequence[LayerInspection], plan: RankPlan) -> list[str]:
     lines = [
         f"plan: {float(plan.bytes_per_token):,.6g} of {float(plan.budget_bytes_per_token):,.6g} "
         f"B/token ({percent(plan.ratio_to_mha)} of MHA) discards {plan.loss:.4%} of the energy, a "
-        f"mean over layers, keys and values; rank {plan.uniform_rank} everywhere takes "
+        "mean over layers, keys and values, interpolated between fitted ranks; rank "
+        f"{plan.uniform_rank} everywhere takes "
         f"{float(plan.uniform_bytes_per_token):,.6g} B/token and discards {plan.uniform_loss:.4%}"
     ]
     if any(layer.maps.n_heads != layer.key.n_heads for layer in layers):

@@ -233,3 +233,25 @@ def test_copies_of_two_heads_do_not_hold_the_fit_at_the_mean() -> None:
     for rank in (1, 2):
         assert found.fitted_errors[rank] == pytest.approx(best[rank], rel=0.02)
         assert found.fitted_errors[rank] < 0.9 * found.mean_errors[rank]
+
+
+def test_planning_losses_are_near_those_of_a_fit_at_every_rank() -> None:
+    stack = np.random.default_rng(3).standard_normal((4, 16, 64))
+    everywhere = residual_spectrum(stack, options=FitOptions(alternations=40)).fitted_errors
+    spaced = residual_spectrum(stack, options=FitOptions(ranks=(4, 8), alternations=40))
+    assert everywhere is not None
+    losses = spaced.planning_losses
+    for rank in range(9):
+        assert losses[rank] <= spaced.best_errors[rank] ** 2
+        assert losses[rank] == pytest.approx(everywhere[rank] ** 2, rel=0.03)
+    # The bases fitted for 4 and 8 alone are far off between them.
+    assert spaced.best_errors[6] ** 2 > 1.2 * everywhere[6] ** 2
+    assert list(losses) == sorted(losses, reverse=True)
+
+
+def test_planning_losses_are_the_errors_where_every_rank_is_fitted() -> None:
+    found = residual_spectrum(random_stack(1, 3, 6, 30), options=FitOptions(alternations=5))
+    squares = tuple(error**2 for error in found.best_errors)
+    assert found.planning_losses[:4] == pytest.approx(squares[:4], rel=1e-12)
+    mean_only = residual_spectrum(random_stack(1, 3, 6, 30), fit=False)
+    assert mean_only.planning_losses == pytest.approx(tuple(e**2 for e in mean_only.mean_errors))
