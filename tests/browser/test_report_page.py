@@ -117,6 +117,18 @@ def test_no_error_no_request_and_no_sideways_scrolling(
     assert requests(browser) == [page.as_uri()]
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_the_audit_page_fits_and_needs_nothing(browser: Any, size: str) -> None:
+    page = Path(__file__).parent.parent.parent / "reports" / "paper-audit" / "index.html"
+    opened(browser, page, size)
+    root = "document.documentElement"
+    width, room = browser.execute_script(f"return [{root}.scrollWidth, {root}.clientWidth]")
+    assert width == room
+    assert browser.find_elements("css selector", "input[type=range]") == []
+    assert browser.get_log("browser") == []
+    assert requests(browser) == [page.as_uri()]
+
+
 def test_a_page_that_errs_or_loads_something_would_be_noticed(browser: Any, tmp_path: Path) -> None:
     page = tmp_path / "bad.html"
     page.write_text("<img src='http://127.0.0.1:9/x.png'><script>undefined_name()</script>")

@@ -154,6 +154,22 @@ def test_bars_and_regions_are_drawn() -> None:
     assert picture(figure(region, edge, y_scale="log2"), "png")
 
 
+def test_points_stand_on_the_row_of_their_category_with_their_value_before_them() -> None:
+    points = [
+        Series(name=name, role=Role.POINTS, x=(value,), y=(name,), texts=(f"at {value}",))
+        for name, value in (("one", 0.9), ("two", 0.8))
+    ]
+    axes = drawn(figure(*points, x_scale="linear", y_scale="category"), "single").axes[0]
+    markers = [line for line in axes.lines if line.get_marker() == "o"]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in markers] == [(0.9, 0), (0.8, 1)]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["one", "two"]
+    renderer = axes.figure.canvas.get_renderer()
+    for text, line in zip(axes.texts, markers, strict=True):
+        at = axes.transData.transform((line.get_xdata()[0], line.get_ydata()[0]))[0]
+        assert text.get_window_extent(renderer).x1 < at
+    assert axes.get_legend() is None
+
+
 def test_unknown_suffixes_and_widths_are_usage_errors() -> None:
     with pytest.raises(UsageError, match="png, svg, pdf"):
         picture(figure(*LINES), "gif")
