@@ -142,9 +142,9 @@ def test_two_thousand_damaged_files_each_end_in_one_clear_line(tmp_path: Path) -
         path = tmp_path / str(number) / name
         path.parent.mkdir()
         path.write_bytes(content)
-        started = time.perf_counter()
+        started = time.process_time()
         result = runner.invoke(app, [*command, str(path), "--format", "json"])
-        took_s = time.perf_counter() - started
+        took_s = time.process_time() - started
         about = f"{content[:2000]!r} -> {result.output}"
         assert result.exit_code == 3, about
         assert result.stdout == "", about
