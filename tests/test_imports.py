@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "lrkv_plan"
 MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
     "errors": set(),
     "units": {"errors"},
+    "whole_files": {"errors"},
     "dtypes": {"errors"},
     "specs": {"errors", "units", "dtypes", "specs", "pydantic", "yaml", "numpy"},
     "attention": {"errors", "dtypes", "specs", "attention"},
@@ -29,6 +30,7 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
         "pydantic",
         "scipy",
         "torch",
+        "whole_files",
     },
     "audit": {
         "errors",
@@ -76,6 +78,7 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
         "matplotlib",
         "jinja2",
         "__init__",
+        "whole_files",
     },
     "cli": {
         "errors",
@@ -92,6 +95,7 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
         "typer",
         "__init__",
         "rich",
+        "whole_files",
     },
     "__init__": {"errors"},
     "__main__": {"cli"},

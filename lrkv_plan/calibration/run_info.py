@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lrkv_plan.calibration.whole_files import write_whole
 from lrkv_plan.errors import CalibrationError, SpecError
 from lrkv_plan.specs.base import ByteCount, BytesPerSecond, FlopsPerSecond, Frozen, Name, Remark
 from lrkv_plan.specs.loader import validate
 from lrkv_plan.specs.strict_files import read_json
+from lrkv_plan.whole_files import write_whole
 
 RUN_FILE = "run.json"
 SAMPLES_FILE = "samples.csv"

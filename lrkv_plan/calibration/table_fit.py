@@ -23,12 +23,12 @@ from lrkv_plan.calibration.selection import (
     judged,
     shape_index,
 )
-from lrkv_plan.calibration.whole_files import write_whole
 from lrkv_plan.errors import CalibrationError, UsageError
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.kernels import KernelConstants
 from lrkv_plan.specs.loader import find_hardware
 from lrkv_plan.specs.strict_files import read_text
+from lrkv_plan.whole_files import write_whole
 
 if TYPE_CHECKING:
     from lrkv_plan.calibration.samples import FloatArray

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lrkv_plan import units
-from lrkv_plan.cli.options import one_count, write_file
+from lrkv_plan.cli.options import one_count
 from lrkv_plan.errors import UsageError, did_you_mean, shown
+from lrkv_plan.whole_files import write_whole
 
 if TYPE_CHECKING:
     from lrkv_plan.checkpoint.base_fit import FitOptions
@@ -224,7 +225,7 @@ def progress(n_layers: int, *, quiet: bool) -> Callable[[int], None]:
 
 def write(path: Path, content: str | bytes, wanted: Request) -> None:
     """Write a file beside the table and say so."""
-    write_file(path, content, force=wanted.force)
+    write_whole(path, content, force=wanted.force)
     if not wanted.quiet:
         typer.echo(f"wrote {path}", err=True)
 

@@ -103,7 +103,9 @@ def write_table(
 ) -> None:
     """Write the table to stdout or, whole or not at all, to a file."""
     if output != "-":
-        write_file(Path(output), render(table, output_format), force=force)
+        from lrkv_plan.whole_files import write_whole
+
+        write_whole(Path(output), render(table, output_format), force=force)
         if not quiet:
             typer.echo(f"wrote {output}", err=True)
         return
@@ -116,30 +118,6 @@ def write_table(
 def wants_color() -> bool:
     """NO_COLOR unset or empty, and a terminal that is not dumb."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def write_file(path: Path, content: str | bytes, *, force: bool) -> None:
-    """Write through a temporary file in the same folder, then rename.
-
-    Raises
-    ------
-    UsageError
-        If the file exists and ``force`` is not given, or the folder cannot be written.
-    """
-    import tempfile
-
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists; --force overwrites it")
-    try:
-        with tempfile.NamedTemporaryFile(
-            "wb", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(content if isinstance(content, bytes) else content.encode())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def load(argument: str, spec_dir: Path | None = None) -> "ModelSpec":

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrkv_plan.cli.options import write_file, write_table
+from lrkv_plan.cli.options import write_table
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report.tables import Format
+from lrkv_plan.whole_files import write_whole
 
 if TYPE_CHECKING:
     from lrkv_plan.report.figures import Figure
@@ -123,7 +124,7 @@ def write_figure(
 
     assert output is not None, "checked before"
     path = Path(output)
-    write_file(path, picture(figure, _suffix(output), width=width), force=force)
+    write_whole(path, picture(figure, _suffix(output), width=width), force=force)
     if not quiet:
         for remark in figure.remarks:
             typer.echo(f"note: {remark}", err=True)

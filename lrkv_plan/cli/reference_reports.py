@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import lrkv_plan
 from lrkv_plan.cli import capacity_inputs as inputs
-from lrkv_plan.cli.options import write_file
 from lrkv_plan.cli.report_folder import check_folder, write_folder
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report.audit_document import audit_document
@@ -17,6 +16,7 @@ from lrkv_plan.report.model_document import model_document
 from lrkv_plan.report.report_files import is_report_path, report_files, table_files
 from lrkv_plan.report.report_request import ReportRequest
 from lrkv_plan.specs.loader import load_all_hardware
+from lrkv_plan.whole_files import write_whole
 
 if TYPE_CHECKING:
     from lrkv_plan.report.document import Document
@@ -121,7 +121,7 @@ def write_all(folder: Path, *, force: bool, progress: Progress) -> None:
         progress(reference.title)
         files = reference.files(progress, True)
         write_folder(folder / name, files, is_ours=is_report_path, force=force)
-    write_file(listing, listing_text(), force=force)
+    write_whole(listing, listing_text(), force=force)
 
 
 def listing_text() -> str:

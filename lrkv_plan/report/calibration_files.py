@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lrkv_plan.calibration.whole_files import write_whole
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report import calibration_sections as sections
 from lrkv_plan.report.calibration_fit_views import fit_table
 from lrkv_plan.report.series.calibration import predicted_vs_measured
 from lrkv_plan.report.tables import Table, to_csv, to_markdown
+from lrkv_plan.whole_files import write_whole
 
 if TYPE_CHECKING:
     from lrkv_plan.calibration.fit_run import FitResult

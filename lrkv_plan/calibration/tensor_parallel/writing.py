@@ -31,11 +31,11 @@ from lrkv_plan.calibration.tensor_parallel.report import (
     to_json,
     to_markdown,
 )
-from lrkv_plan.calibration.whole_files import write_whole
 from lrkv_plan.errors import CalibrationError, UsageError
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.loader import validate
 from lrkv_plan.specs.strict_files import read_yaml
+from lrkv_plan.whole_files import write_whole
 
 REPORT_FILES = ("tensor-parallel.md", "tensor-parallel.json")
 MESSAGES_FILE = "allreduce.csv"
