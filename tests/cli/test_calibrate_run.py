@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 from lrkv_plan.calibration import run as run_module
 from lrkv_plan.calibration import session
+from lrkv_plan.calibration.decode.step import DecodeStep
 from lrkv_plan.calibration.design import PlannedPoint
+from lrkv_plan.calibration.timing import TimedCalls
 from lrkv_plan.cli.app import app
 
 BASE = PlannedPoint(
@@ -50,13 +52,27 @@ def small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.fixture
+def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times of a machine that is never disturbed: 100 us, 10 GB/s and 100 GFLOP/s."""
+
+    def timed(self: object, point: PlannedPoint, step: DecodeStep) -> TimedCalls:
+        step.run()
+        n_bytes = step.read_bytes + step.weight_bytes
+        time_s = 1e-4 + n_bytes / 1e10 + step.flops / 1e11
+        return TimedCalls(repeats_s=(time_s,) * 2, control_s=(1e-3,) * 2, peak_bytes=0)
+
+    monkeypatch.setattr(run_module.Measuring, "_timed", timed)
+
+
 def called(*arguments: str):
     return CliRunner().invoke(app, [*ASKED, *arguments])
 
 
+@pytest.mark.usefixtures("steady_clock")
 def test_rows_hold_constants_intervals_and_held_out_errors(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    done = called("--output", str(folder), "--format", "json", "--force")
+    done = called("--output", str(folder), "--format", "json")
     assert done.exit_code == 0, done.stderr
     answer = json.loads(done.stdout)
     (row,) = answer["rows"]
@@ -64,6 +80,9 @@ def test_rows_hold_constants_intervals_and_held_out_errors(tmp_path: Path) -> No
     assert (row["path"], row["device"], row["dtype"]) == ("lrkv/factored", "cpu", "fp32")
     assert (row["n_fit"], row["n_heldout"]) == (10, 4)
     assert row["t0_s_low"] <= row["t0_s"] <= row["t0_s_high"]
+    assert row["t0_s"] == pytest.approx(1e-4, rel=0.05)
+    assert row["beta"] == pytest.approx(1.0, rel=0.05)  # of the stand-in's 10 GB/s
+    assert (row["verdict"], row["heldout_median_error"] < 0.01) == ("accepted", True)
     assert answer["inputs"]["run"]["torch"]
     names = {"samples.csv", "run.json", "report.md", "errors.csv", "cpu.calibrated.yaml"}
     assert names <= {p.name for p in folder.iterdir()}
@@ -74,6 +93,7 @@ def test_rows_hold_constants_intervals_and_held_out_errors(tmp_path: Path) -> No
     assert used.exit_code == 0, used.stderr
 
 
+@pytest.mark.usefixtures("steady_clock")
 def test_a_noisy_or_poor_fit_ends_with_5_and_keeps_the_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
