@@ -13,8 +13,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from lrkv_plan.calibration.decode.paths import PATHS
 from lrkv_plan.errors import UsageError, did_you_mean
-from lrkv_plan.specs.attention import AttentionSpec, Backbone
+from lrkv_plan.specs.attention import AttentionSpec, Backbone, known_families
 from lrkv_plan.specs.attention_text import parse_attention
 
 
@@ -59,7 +60,6 @@ class Series:
     much more than they read, and stay as short as the others with less.
     """
 
-    family: str
     designs: tuple[str, ...]
     held_out_designs: tuple[str, ...] = ()
     heads: tuple[int, ...] = (8, 16, 32)
@@ -69,37 +69,44 @@ class Series:
 
 # Ranks: small, aligned, and 55 (the paper's, not a multiple of 8) held out beside 64.
 SERIES = {
-    "grouped/plain": Series(family="grouped", designs=("mha", "gqa:4", "gqa:2")),
-    "grouped/sdpa": Series(family="grouped", designs=("mha", "gqa:4", "gqa:2")),
+    "grouped/plain": Series(designs=("mha", "gqa:4", "gqa:2")),
+    "grouped/sdpa": Series(designs=("mha", "gqa:4", "gqa:2")),
     "mla/absorbed": Series(
-        family="mla", designs=("mla:512+64", "mla:256+64", "mla:128+64"),
+        designs=("mla:512+64", "mla:256+64", "mla:128+64"),
         held_out_designs=("mla:384+64",),
-        heads=(16, 24, 32, 64), held_out_heads=48,
+        heads=(16, 24, 32, 64),
+        held_out_heads=48,
     ),
     "mla/materialised": Series(
-        family="mla", designs=("mla:512+64", "mla:256+64", "mla:128+64"),
+        designs=("mla:512+64", "mla:256+64", "mla:128+64"),
         held_out_designs=("mla:384+64",),
-        heads=(4, 8, 16), held_out_heads=12, room=64,
+        heads=(4, 8, 16),
+        held_out_heads=12,
+        room=64,
     ),
     "lrkv/factored": Series(
-        family="lrkv", designs=("lrkv:16", "lrkv:32", "lrkv:64", "lrkv:96"),
+        designs=("lrkv:16", "lrkv:32", "lrkv:64", "lrkv:96"),
         held_out_designs=("lrkv:55", "lrkv:48"),
     ),
     "lrkv/rope_expand": Series(
-        family="lrkv",
         designs=tuple(f"lrkv:{r},position=rope_expand" for r in (16, 32, 64)),
-        held_out_designs=("lrkv:55,position=rope_expand",), heads=(4, 8, 16), held_out_heads=12,
+        held_out_designs=("lrkv:55,position=rope_expand",),
+        heads=(4, 8, 16),
+        held_out_heads=12,
         room=128,
     ),
     "lrkv/materialised": Series(
-        family="lrkv", designs=("lrkv:16", "lrkv:32", "lrkv:64"), held_out_designs=("lrkv:55",),
-        heads=(4, 8, 16), held_out_heads=12, room=128,
+        designs=("lrkv:16", "lrkv:32", "lrkv:64"),
+        held_out_designs=("lrkv:55",),
+        heads=(4, 8, 16),
+        held_out_heads=12,
+        room=128,
     ),
     "lrkv/fused": Series(
-        family="lrkv", designs=("lrkv:16", "lrkv:32", "lrkv:64", "lrkv:96"),
+        designs=("lrkv:16", "lrkv:32", "lrkv:64", "lrkv:96"),
         held_out_designs=("lrkv:55", "lrkv:48"),
     ),
-}  # fmt: skip
+}
 CROSSING = {
     "grouped/plain": ("mha",),
     "grouped/sdpa": ("mha",),
@@ -151,7 +158,7 @@ def planned_points(
     ----------
     device : "cpu" or "cuda": how large the calls are.
     paths : decode paths to measure.
-    attention : designs of the user's own; they are measured too, on every path of their family,
+    attention : designs of the user's own; they are measured too, on every path that runs them,
         and fitted.
     seed : of the random points and of the order.
 
@@ -186,7 +193,7 @@ def _path_points(
     largest = CROSSING_HEADS * max(scale.steps)
     room, steps = series.room or largest, scale.steps if series.room is None else scale.steps[:-1]
     between = tuple(s for s in scale.held_out_steps if s < max(steps))
-    own = [text for text in attention if text.partition(":")[0] in _texts(series.family)]
+    own = [text for text in attention if _runs(replace(base, attention=text))]
     designs = (*series.designs, *(t for t in own if t not in series.held_out_designs))
 
     def at(
@@ -219,8 +226,12 @@ def _path_points(
         )  # fmt: skip
 
 
-def _texts(family: str) -> tuple[str, ...]:
-    return ("mha", "gqa", "mqa") if family == "grouped" else (family,)
+def _runs(point: PlannedPoint) -> bool:
+    """Whether the point's path can run its design; raises ``SpecError`` for one without sense."""
+    family = point.attention.replace(",", ":").partition(":")[0].strip().lower()
+    if family not in known_families() or point.path not in PATHS:
+        return False
+    return PATHS[point.path].applies(point.spec())
 
 
 def _crossing(base: PlannedPoint, scale: Scale) -> Iterator[PlannedPoint]:

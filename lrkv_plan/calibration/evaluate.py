@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lrkv_plan.calculators.kernel_lookup import kernel_model
 from lrkv_plan.calculators.kernel_time import KernelModel, kernel_time
-from lrkv_plan.calibration.samples import KernelSamples, group_key, samples_of
+from lrkv_plan.calibration.samples import KernelSamples, group_key, kernel_of, samples_of
 from lrkv_plan.errors import CalibrationError, SpecError, UsageError
 from lrkv_plan.specs.hardware import HardwareProfile
 
@@ -158,7 +158,7 @@ def _constants(
 ) -> tuple[KernelModel, str]:
     """The backend's own constants, else the preferred ones, with a note that says so."""
     _, backend, family, kv_dtype, regime, _ = key
-    kernel = "mla_absorbed" if family == "mla" else "grouped"
+    kernel = kernel_of(family)
     told = {
         "query_heads_per_kv_head": max(1, round(float(samples.query_heads_per_kv_head[0]))),
         "head_dim": int(samples.head_dim[0]) if family != "mla" else None,
@@ -187,7 +187,7 @@ def _refitted(
         raise CalibrationError(
             f"--held-out refits and needs scipy ({error}): pip install 'lrkv-plan[calibrate]'"
         ) from None
-    kernel = "mla_absorbed" if key[2] == "mla" else "grouped"
+    kernel = kernel_of(key[2])
     if "bf16" not in profile.peak_flops_per_s:
         raise SpecError(f"{profile.name}: no bf16 peak, which a refit states phi against")
     samples = samples_of(

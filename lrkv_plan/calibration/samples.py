@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     FloatArray = npt.NDArray[np.float64]
 
+TABLE_KERNELS = {"mla": "mla_absorbed"}  # family in a table of calls -> kernel
 BYTES_PER_SCALAR = {"bf16": 2, "fp16": 2, "fp8": 1}
 _NEEDED = (
     "gpu", "family", "backend", "kv_dtype", "batch", "kv_len", "n_heads", "n_kv_heads",
@@ -108,12 +109,17 @@ def grouped_rows(rows: list[dict[str, str]]) -> dict[GroupKey, list[dict[str, st
     return dict(groups)
 
 
+def kernel_of(family: str) -> str:
+    """The kernel that a table's family was measured with; all but MLA scan one row per head."""
+    return TABLE_KERNELS.get(family, "grouped")
+
+
 def group_key(row: dict[str, str]) -> GroupKey:
     """The group that a row belongs to."""
     return GroupKey(
         gpu=row["gpu"],
         backend=row["backend"],
-        kernel="mla_absorbed" if row["family"] == "mla" else "grouped",
+        kernel=kernel_of(row["family"]),
         kv_dtype=row["kv_dtype"],
         regime=row.get("regime") or "cold",
     )
@@ -145,7 +151,7 @@ def samples_of(rows: list[dict[str, str]], *, bandwidth: float, peak: float) -> 
         )
     width = BYTES_PER_SCALAR[kv_dtype]
     batch, tokens, n_heads = column("batch"), column("kv_len"), column("n_heads")
-    if rows[0]["family"] == "mla":
+    if kernel_of(rows[0]["family"]) == "mla_absorbed":
         work = mla_absorbed_work(
             batch, tokens, n_heads=n_heads, latent_dim=column("d_c"), rope_dim=column("d_rope"),
             bytes_per_scalar=width,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.calculators.quarter_turns import TurnedResidual, score, turned_residual
 from lrkv_plan.report.series.loss_by_size import (
-    NAMES,
     REFERENCE,
     compared_scales,
     difference,
@@ -50,7 +49,7 @@ def losses_table(facts: PublishedLoss) -> Table:
     scales, names = compared_scales(facts), families(facts)
     rows: list[dict[str, Any]] = []
     for family in names:
-        row: dict[str, Any] = {"family": NAMES.get(family, family)}
+        row: dict[str, Any] = {"family": family.upper()}
         for scale in scales:
             row[scale.name] = exact_loss(scale.compared[family])
             row[f"{scale.name}_minus_mha"] = difference(scale, family)
@@ -59,14 +58,14 @@ def losses_table(facts: PublishedLoss) -> Table:
     for scale in scales:
         columns.append(Column(key=scale.name, title=scale.name, text=_loss))
         columns.append(Column(key=f"{scale.name}_minus_mha", title="minus MHA", text=_signed))
-    lowest = {scale.name: min(names, key=partial(difference, scale)) for scale in scales}
+    lowest = {scale.name: min(names, key=partial(difference, scale)).upper() for scale in scales}
     return Table(
         title="Final held-out cross-entropy, nats per token",
         inputs={},
         rows=rows,
         columns=columns,
         remarks=(
-            "lowest: " + ", ".join(f"{NAMES[family]} at {name}" for name, family in lowest.items()),
+            "lowest: " + ", ".join(f"{best} at {name}" for name, best in lowest.items()),
             "one run each: how much another seed would change is not known",
         ),
     )

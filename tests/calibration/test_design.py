@@ -101,6 +101,14 @@ def test_a_design_of_the_users_own_is_fitted() -> None:
     assert "fit" in {p.role for p in points if p.attention == "lrkv:40"}
 
 
+def test_a_design_goes_only_to_paths_that_run_it() -> None:
+    rotated = "lrkv:40,position=rope_expand"
+    asked = {"fp32": ["lrkv:40", rotated, "gqa:4"]}
+    for path, own in (("lrkv/factored", "lrkv:40"), ("lrkv/rope_expand", rotated)):
+        points = planned_points("cpu", list(asked), [path], attention=asked["fp32"])
+        assert {p.attention for p in points} & set(asked["fp32"]) == {own}
+
+
 def test_an_unknown_path_gets_a_hint() -> None:
     with pytest.raises(UsageError, match=r"lrkv/factord.*did you mean 'lrkv/factored'"):
         planned_points("cpu", ["fp32"], ["lrkv/factord"])

@@ -119,20 +119,23 @@ def _tp_sizes(spec: AttentionSpec) -> list[int]:
 
 def _random_spec(draw: random.Random) -> AttentionSpec:
     heads = draw.choice((1, 2, 3, 4, 6, 8, 12))
-    family = draw.choice(("grouped", "mla", "lrkv", "lrkv", "lrkv"))
-    width, value_width = draw.randint(1, 24), draw.randint(4, 24)
-    if family == "grouped":
-        return GroupedSpec(
-            family="gqa", n_heads=heads, n_kv_heads=draw.choice(divisors_of(heads)),
-            head_dim=width, v_head_dim=value_width, sinks=draw.random() < 0.3,
-        )  # fmt: skip
-    if family == "mla":
-        return LatentSpec(
-            n_heads=heads, latent_dim=draw.randint(1, 40), rope_dim=draw.choice((0, 2, 8)),
-            nope_dim=width, v_head_dim=value_width,
-            cached_form=draw.choice(("latent", "latent", "heads")),
-        )  # fmt: skip
-    return _random_low_rank(draw, heads, width, value_width)
+    made = draw.choice((_random_grouped, _random_latent, *[_random_low_rank] * 3))
+    return made(draw, heads, draw.randint(1, 24), draw.randint(4, 24))
+
+
+def _random_grouped(draw: random.Random, heads: int, width: int, value_width: int) -> GroupedSpec:
+    return GroupedSpec(
+        family="gqa", n_heads=heads, n_kv_heads=draw.choice(divisors_of(heads)),
+        head_dim=width, v_head_dim=value_width, sinks=draw.random() < 0.3,
+    )  # fmt: skip
+
+
+def _random_latent(draw: random.Random, heads: int, width: int, value_width: int) -> LatentSpec:
+    return LatentSpec(
+        n_heads=heads, latent_dim=draw.randint(1, 40), rope_dim=draw.choice((0, 2, 8)),
+        nope_dim=width, v_head_dim=value_width,
+        cached_form=draw.choice(("latent", "latent", "heads")),
+    )  # fmt: skip
 
 
 def _random_low_rank(draw: random.Random, heads: int, width: int, value_width: int) -> LowRankSpec:

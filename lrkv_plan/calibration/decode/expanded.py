@@ -20,7 +20,8 @@ from lrkv_plan.calibration.decode.tiles import (
     Tile,
     TileRotation,
     add_tile_scores,
-    add_tile_values,
+    mix_tiles,
+    score_tiles,
     tiles,
 )
 from lrkv_plan.errors import UsageError
@@ -109,20 +110,14 @@ class ExpandedLowRank(RotatedLowRank):
 
     @override
     def score(self) -> None:
-        self.scores.zero_()
-        query = self.content_query.float()
-        for tile, keys in self.full_rows("key"):
-            part = self.scores[tile.sequences, :, :, tile.tokens]
-            add_tile_scores(part, query[tile.sequences], keys)
+        score_tiles(self.scores, self.content_query.float(), self.full_rows("key"))
         self.scale_and_add_rope()
 
     @override
     def mix(self, shares: torch.Tensor) -> torch.Tensor:
         width = self.cache.cached["shared_value"].width
-        outputs = self.new_outputs(width).zero_()
-        for tile, values in self.full_rows("value"):
-            part = shares[tile.sequences, :, :, tile.tokens]
-            add_tile_values(outputs[tile.sequences], part, values)
+        outputs = self.new_outputs(width)
+        mix_tiles(outputs, shares, self.full_rows("value"))
         return outputs
 
 
@@ -151,18 +146,12 @@ class ExpandedLatent(AbsorbedLatent):
 
     @override
     def score(self) -> None:
-        self.scores.zero_()
-        query = self.content_query.float()
-        for tile, keys in self.full_rows("key"):
-            part = self.scores[tile.sequences, :, :, tile.tokens]
-            add_tile_scores(part, query[tile.sequences], keys)
+        score_tiles(self.scores, self.content_query.float(), self.full_rows("key"))
         self.score_rope()
 
     @override
     def mix(self, shares: torch.Tensor) -> torch.Tensor:
         width = self.weights["value_up"].shape[2]
-        outputs = self.new_outputs(width).zero_()
-        for tile, values in self.full_rows("value"):
-            part = shares[tile.sequences, :, :, tile.tokens]
-            add_tile_values(outputs[tile.sequences], part, values)
+        outputs = self.new_outputs(width)
+        mix_tiles(outputs, shares, self.full_rows("value"))
         return outputs

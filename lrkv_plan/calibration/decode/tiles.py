@@ -5,7 +5,7 @@ Only the rebuilt tile is ever written; full keys and values are never laid out i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -78,6 +78,26 @@ def add_tile_values(outputs: torch.Tensor, shares: torch.Tensor, values: torch.T
     """Add shares (b, H, q, t) times values (b, H, t, d_v) to (b, H, q, d_v)."""
     out = outputs.view(-1, *outputs.shape[2:])
     torch.baddbmm(out, heads_flat(shares), heads_flat(values), out=out)
+
+
+def score_tiles(
+    scores: torch.Tensor, query: torch.Tensor, rows: Iterable[tuple[Tile, torch.Tensor]]
+) -> None:
+    """Fill ``scores`` (B, H, q, T) with q k^T over tiles of every head's full keys."""
+    scores.zero_()
+    for tile, keys in rows:
+        part = scores[tile.sequences, :, :, tile.tokens]
+        add_tile_scores(part, query[tile.sequences], keys)
+
+
+def mix_tiles(
+    outputs: torch.Tensor, shares: torch.Tensor, rows: Iterable[tuple[Tile, torch.Tensor]]
+) -> None:
+    """Fill ``outputs`` (B, H, q, d_v) with shares times values, over tiles of full values."""
+    outputs.zero_()
+    for tile, values in rows:
+        part = shares[tile.sequences, :, :, tile.tokens]
+        add_tile_values(outputs[tile.sequences], part, values)
 
 
 class TileRotation:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from lrkv_plan.specs.published import PublishedLoss, Run, Scale
 
 REFERENCE = "mha"
-NAMES = {"mha": "MHA", "gqa": "GQA", "mqa": "MQA", "mla": "MLA", "lrkv": "LRKV"}
 
 
 def exact_loss(run: Run) -> Fraction:
@@ -81,24 +80,24 @@ def difference(scale: Scale, family: str) -> Fraction:
 
 def _line(scales: Sequence[Scale], family: str, style: int) -> Series:
     return Series(
-        name=NAMES.get(family, family),
+        name=family.upper(),
         role=Role.LINE,
         x=tuple(scale.nominal_params for scale in scales),
         y=tuple(difference(scale, family) for scale in scales),
         style=style,
-        label=NAMES.get(family, family),
+        label=family.upper(),
     )
 
 
 def _hollow(scale: Scale, styles: Mapping[str, int]) -> list[Series]:
     return [
         Series(
-            name=f"{NAMES.get(family, family)} at {scale.sequence_tokens:,} tokens",
+            name=f"{family.upper()} at {scale.sequence_tokens:,} tokens",
             role=Role.POINTS,
             x=(scale.nominal_params,),
             y=(difference(scale, family),),
             style=styles[family],
-            texts=(f"{NAMES.get(family, family)} {scale.name}",),
+            texts=(f"{family.upper()} {scale.name}",),
             is_open=True,
         )
         for family in scale.compared
