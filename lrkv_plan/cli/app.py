@@ -27,6 +27,7 @@ from lrkv_plan.cli import (
     shard,
     validate,
 )
+from lrkv_plan.cli.given import StrictTyper
 from lrkv_plan.errors import PlanError
 
 
@@ -44,7 +45,7 @@ class PlanGroup(TyperGroup):
             raise typer.Exit(error.exit_code) from None
 
 
-app = typer.Typer(
+app = StrictTyper(
     name="lrkv-plan",
     cls=PlanGroup,
     help="Which attention should a model cache with, how large may its rank be, what does it cost?",
