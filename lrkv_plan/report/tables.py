@@ -72,9 +72,10 @@ class Table:
 
 
 def printable(text: str) -> str:
-    """Text without characters that a terminal or a page acts on, which are escaped instead.
+    """Text on one line without characters that a terminal or a page acts on.
 
-    Escape sequences, other control characters, invisible and direction marks, and lone surrogates.
+    Line ends and tabs become spaces; escape sequences, other control characters, invisible and
+    direction marks and lone surrogates are escaped.
 
     Examples
     --------
@@ -83,17 +84,17 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or _is_space(c) else _escape(c) for c in text)
+    return "".join(map(_shown_character, text))
 
 
-def _is_space(character: str) -> bool:
+def _shown_character(character: str) -> str:
     import unicodedata
 
-    return unicodedata.category(character) == "Zs"
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode()
+    if character in "\n\r\t":
+        return " "
+    if character.isprintable() or unicodedata.category(character) == "Zs":
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 def as_row(result: Any) -> dict[str, Any]:

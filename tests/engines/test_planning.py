@@ -92,7 +92,7 @@ def test_advice_stays_within_the_model_and_the_gpus() -> None:
 
 
 def test_a_pool_larger_than_the_gpu_is_refused() -> None:
-    with pytest.raises(UsageError, match="h100-sxm has 80.00 GiB in all"):
+    with pytest.raises(UsageError, match=r"h100-sxm has 80\.00 GiB in all"):
         capacity_row(BASE, stated(80.5, hardware=load_hardware("h100-sxm")))
 
 
