@@ -19,7 +19,8 @@ class StorageFormat:
     """How one scalar of a cached row is kept.
 
     ``group_size`` None with ``scale_bits`` above 0 means one scale per row. ``whole_groups``
-    means that a partly filled group is stored in full (llama.cpp blocks).
+    means that a partly filled group is stored in full (llama.cpp blocks). ``by_tensor`` are cached
+    tensors kept otherwise; a key's inverse RMS is a plain 16-bit scalar in formats with scales.
     """
 
     name: str
@@ -62,6 +63,11 @@ class StorageFormat:
         return self.bits_per_scalar + Fraction(self.scale_bits, self.group_size)
 
 
+# The inverse RMS that ``key_norm=rms_cached`` keeps is one scalar per row. A format that stores
+# scales of its own would spend a whole block on it, and an error in it is an error in every logit
+# of the row: it is kept beside the blocks as a plain 16-bit scalar, as their own scales are.
+_KEY_SCALE = StorageFormat(name="16-bit key scale", bits_per_scalar=16, source="assumed")
+_BESIDE_BLOCKS = {"key_scale": _KEY_SCALE}
 _IEEE = "IEEE 754 / bfloat16: no scales"
 _FORMATS = (
     StorageFormat(name="fp32", bits_per_scalar=32, source=_IEEE),
@@ -77,30 +83,37 @@ _FORMATS = (
     ),
     StorageFormat(
         name="int4", bits_per_scalar=4, scale_bits=32,
+        by_tensor=_BESIDE_BLOCKS,
         source="fp16 scale and fp16 zero point per token and head (LMDeploy quant_policy=4)",
     ),
     StorageFormat(
         name="fp8_per_token_head", bits_per_scalar=8, scale_bits=32,
+        by_tensor=_BESIDE_BLOCKS,
         source="one fp32 scale per token and head (vLLM fp8_per_token_head)",
     ),
     StorageFormat(
         name="int8_per_token_head", bits_per_scalar=8, scale_bits=32,
+        by_tensor=_BESIDE_BLOCKS,
         source="one fp32 scale per token and head (vLLM int8_per_token_head)",
     ),
     StorageFormat(
         name="nvfp4", bits_per_scalar=4, scale_bits=8, group_size=16,
+        by_tensor=_BESIDE_BLOCKS,
         source="e2m1 with one e4m3 scale per 16 scalars (NVIDIA NVFP4)",
     ),
     StorageFormat(
         name="mxfp4", bits_per_scalar=4, scale_bits=8, group_size=32,
+        by_tensor=_BESIDE_BLOCKS,
         source="e2m1 with one e8m0 scale per 32 scalars (OCP MX v1.0)",
     ),
     StorageFormat(
         name="q8_0", bits_per_scalar=8, scale_bits=16, group_size=32, whole_groups=True,
+        by_tensor=_BESIDE_BLOCKS,
         source="32 int8 and one fp16 scale: 34 bytes per 32 scalars (ggml)",
     ),
     StorageFormat(
         name="q4_0", bits_per_scalar=4, scale_bits=16, group_size=32, whole_groups=True,
+        by_tensor=_BESIDE_BLOCKS,
         source="32 int4 and one fp16 scale: 18 bytes per 32 scalars (ggml)",
     ),
 )  # fmt: skip

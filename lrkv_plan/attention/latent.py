@@ -40,11 +40,13 @@ def latent_layout(spec: LatentSpec, model_dim: int) -> AttentionLayout:
     key_value = WeightRole.KEY_VALUE
     weights = (
         *_query_weights(spec, model_dim),
-        WeightMatrix(name="latent_down", rows=model_dim, cols=latent + rope, role=key_value),
-        WeightMatrix(name="latent_norm", rows=latent, cols=1, role=key_value),
+        WeightMatrix(
+            name="latent_down", rows=model_dim, cols=latent + rope, role=key_value, makes_rows=True
+        ),
+        WeightMatrix(name="latent_norm", rows=latent, cols=1, role=key_value, makes_rows=True),
         WeightMatrix(
             name="latent_up", rows=latent, cols=heads * (nope + value_dim), role=key_value,
-            units=heads,
+            units=heads, makes_rows=spec.cached_form == "heads",
         ),
         *output_weights(spec, model_dim, value_dim),
     )  # fmt: skip

@@ -71,7 +71,8 @@ class WeightMatrix:
     """``copies`` matrices of ``rows`` x ``cols``; a vector has one column.
 
     ``units`` is how many equal shares (heads, groups of heads) tensor parallelism deals out; fewer
-    shares than GPUs are repeated evenly. None means whole on every GPU.
+    shares than GPUs are repeated evenly. None means whole on every GPU. ``makes_rows`` means that
+    it makes what the cache keeps, so that a layer which reads another layer's rows has none.
     """
 
     name: str
@@ -80,6 +81,7 @@ class WeightMatrix:
     role: WeightRole
     copies: int = 1
     units: int | None = None
+    makes_rows: bool = False
 
     @property
     def n_params(self) -> int:
@@ -144,6 +146,15 @@ class AttentionLayout:
     work: tuple[DecodeWork, ...]
     has_latent_rows: bool = False
     per_head_option: str | None = None
+
+    def weights_held(self, *, reuses_cache: bool) -> tuple[WeightMatrix, ...]:
+        """The layer's weights: all, or those that do not make rows where it reuses a cache.
+
+        Gemma 4's shared layers have no key and value projections and no key norm (transformers,
+        modeling_gemma4.py). Gemma 3n's code still declares them there and never runs them: they are
+        left out too.
+        """
+        return tuple(w for w in self.weights if not (reuses_cache and w.makes_rows))
 
     def check_tp_size(self, tp_size: int) -> None:
         """Raise ``PlacementError`` unless an engine can run this layer on ``tp_size`` GPUs.

@@ -42,7 +42,7 @@ class AttentionWork:
     def rows(self, context_tokens: Any) -> Any:
         """Rows that each sequence scans; a number or an array as the context is."""
         if self.fixed_rows is not None:
-            return self.fixed_rows
+            return self.fixed_rows + 0 * context_tokens  # an array where the contexts are one
         if self.window_tokens is None:
             return context_tokens
         if isinstance(context_tokens, int):

@@ -43,6 +43,24 @@ def largest_fitting(
     return values[low - 1] if low else None
 
 
+def widest_latent(model: ModelSpec) -> int:
+    """The widest MLA latent that compresses anything. [scalars]
+
+    A latent is made from the ``model_dim`` scalars of a token and makes the keys and values of all
+    heads: wider than either, the hidden state or the heads themselves would be the smaller cache.
+    """
+    backbones = (g.attention.backbone() for g in model.attention_groups if g.attention is not None)
+    return min(model.model_dim, max(b.n_heads * (b.head_dim + b.v_head_dim) for b in backbones))
+
+
+def latent_bound_remark(model: ModelSpec) -> str:
+    """What to say where the budget would allow a latent wider than ``widest_latent``."""
+    return (
+        f"the budget would allow an MLA latent beyond {widest_latent(model):,}, the widest that "
+        f"compresses anything: the hidden state has {model.model_dim:,} scalars"
+    )
+
+
 def budget_bytes(
     model: ModelSpec, budget: Budget, *, tp_size: int = 1, kv_dtype: str = "bf16"
 ) -> Fraction:

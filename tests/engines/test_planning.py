@@ -23,7 +23,7 @@ from lrkv_plan.specs.serving import Parallelism
 from tests.conftest import make_model
 
 GIB = 2**30
-BASE = make_model({"family": "mha", "n_heads": 32, "head_dim": 128}, n_layers=32)
+BASE = make_model({"family": "mha", "n_heads": 32, "head_dim": 128}, n_layers=32, model_dim=4096)
 
 
 def stated(pool_gib: float, context: int = 8192, **changes: Any) -> Deployment:
@@ -152,6 +152,16 @@ def test_the_rank_that_fits_is_the_largest() -> None:
     assert exact.largest.value == 28
     with pytest.raises(RequirementError, match="at rank 0 80 fit"):
         rank_for_sequences(BASE, deployment, 81)
+
+
+def test_a_latent_that_fits_is_at_most_as_wide_as_the_model() -> None:
+    # 1,000 times the memory: the budget would allow any latent, the hidden state is the bound.
+    answer = rank_for_sequences(BASE, stated(40_000, context=32_768), 10)
+    assert answer.latent is not None
+    assert answer.latent.value == BASE.model_dim
+    (remark,) = answer.remarks
+    assert f"beyond {BASE.model_dim:,}" in remark
+    assert rank_for_sequences(BASE, stated(40, context=32_768), 10).remarks == ()
 
 
 def test_uneven_lengths_are_admitted_in_order() -> None:
