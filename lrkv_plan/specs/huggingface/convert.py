@@ -96,9 +96,10 @@ def _refuse_unsupported(fields: Fields) -> None:
     for key, reason in UNSUPPORTED_KEYS.items():
         if fields.value(key) not in (None, False, []):
             raise fields.error(key, f"not supported: {reason}")
-    missing = [key for key in model_type_of(name).must_state if not fields.has(key)]
-    if missing:
-        raise SpecError(f"{fields.path}: {fields.prefix}{missing[0]}: is missing or null")
+    for key in model_type_of(name).must_state:
+        spellings = key.split("|")
+        if not fields.has(*spellings):
+            raise fields.missing(*spellings)
 
 
 def _decoder_only(fields: Fields, known: ModelType) -> dict[str, Any]:

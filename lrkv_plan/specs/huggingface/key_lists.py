@@ -82,7 +82,8 @@ NEITHER = _words(
     max_position_embeddings n_positions n_ctx model_max_length tokenizer_class
     max_sequence_length max_seq_len train_seq_length use_dynamic_ntk use_logn_attn
     use_mrope mrope_section mrope_interleaved rope_mscale mscale
-    attn_scale attention_scale attn_temperature_tuning floor_scale scale_attn_weights
+    attn_scale attention_scale scale_embedding slow_but_exact attn_temperature_tuning
+    floor_scale scale_attn_weights
     scale_attn_by_inverse_layer_idx reorder_and_upcast_attn softmax_scale clip_qkv qk_clip
     scale_attention_softmax_in_fp32 attention_softmax_in_fp32 attention_value_scale
     query_pre_attn_scalar query_scale logit_scale logits_scaling scale_emb scale_depth
@@ -101,6 +102,9 @@ NEITHER = _words(
     index_kpool_compress index_kpool_always_select_tail ffn_act_fn
     hc_eps hc_sinkhorn_iters use_bidirectional_attention use_unified_vision_chunk
     img_token_compression_config process_image_mode num_image_tokens im_end im_start
+    classifier_proj_size
+    median_filter_width num_mel_bins lambda_std_dev expert_selection_fn
+    enable_moe_fp32_combine output_multiplier qk_scale_factor
     vision_config audio_config
     """
 )
@@ -156,7 +160,9 @@ WEIGHTS_ONLY = _words(
     post_layer_norm post_layernorm parallel_attn use_parallel_residual parallel_residual
     new_decoder_architecture num_ln_in_parallel_attn non_parametric_layernorm
     output_gate attn_output_gate attention_output_gate use_output_gate use_attn_output_gate
-    attn_use_output_gate use_head_wise_attn_gate use_output_norm attn_res_block_size
+    attn_use_output_gate use_head_wise_attn_gate use_attention_gate use_sandwich_norm
+    _remove_final_layer_norm shared_expert_combination_strategy additional_vocab_size norm_after
+    embedding_fraction learned_pos_emb use_output_norm attn_res_block_size
     use_attention_sinks attention_sinks add_full_attention_sink_bias
     add_swa_attention_sink_bias softmax_off_by_one
     num_experts num_local_experts n_routed_experts n_experts num_routed_experts moe_num_experts
@@ -198,7 +204,7 @@ DETAILS = _words(
     linear_silu group_norm_size linear_backend gate_lower_bound linear_lower_bound mla_use_nope
     mixer_rms_eps use_mambapy use_falcon_mambapy use_associative_scan rms_norm_before_gate
     use_bcdt_rms w_init_variance_scale
-    vocab_size_per_layer_input block_dim block_ff_dim block_norm_eps block_use_swiglu
+    vocab_size_per_layer_input block_dim block_norm_eps block_use_swiglu
     block_mlp_init_scale block_out_init_scale block_use_xavier_init conv_use_xavier_init
     conv_dim_out
     """

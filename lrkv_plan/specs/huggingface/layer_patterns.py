@@ -59,6 +59,7 @@ def _global_between_windows(fields: Fields, n_layers: int) -> list[str]:
 def _expanded_types(fields: Fields, n_layers: int) -> list[str]:
     """GPT-Neo: pairs of a list of kinds and how often it is repeated."""
     key = "attention_types"
+    fields.settle("attention_layers")
     pairs = fields.items(key)
     if pairs is None:
         raise fields.missing(key)
@@ -76,11 +77,21 @@ def _expanded_types(fields: Fields, n_layers: int) -> list[str]:
     return expanded.choices(key, {"global": "full", "local": "sliding"}, n_layers) or []
 
 
+def _full_between_convolutions(fields: Fields, n_layers: int) -> list[str]:
+    """LFM2 without layer_types: the listed layers are full; without the list every layer is."""
+    chosen = fields.indices("full_attn_idxs", n_layers)
+    if chosen is None:
+        fields.assume("full_attn_idxs: absent, so every layer is full, as the code reads it")
+        return ["full"] * n_layers
+    return ["full" if i in chosen else "conv" for i in range(n_layers)]
+
+
 PATTERNS: dict[str, Callable[[Fields, int], list[str]]] = {
     "layer_group_size": _linear_groups,
     "block_types": _repeated_blocks,
     "sliding_window_layout": _window_flags,
     "global_attn_every_n_layers": _global_between_windows,
     "attention_types": _expanded_types,
+    "full_attn_idxs": _full_between_convolutions,
 }
 """By the name that a ``ModelType`` gives its pattern."""

@@ -31,12 +31,24 @@ _LAYER_TYPES = {
     "linear_attention": "linear", "mamba": "mamba", "mamba2": "mamba", "conv": "conv",
     "deepseek_sparse_attention": "full",
 }  # fmt: skip
+# Transformers 5 writes one word for every recurrent layer, and another for a sparse-index layer;
+# what they stand for follows from the type.
+_MAMBA_WORDS = {"linear_attention": "mamba"}
+_INDEX_WORDS = {"indexed_attention": "full"}
+_WORDS_OF_TYPE = {
+    "jamba": _MAMBA_WORDS, "bamba": _MAMBA_WORDS, "granitemoehybrid": _MAMBA_WORDS,
+    "falcon_h1": {**_MAMBA_WORDS, "hybrid": "parallel"},
+    "deepseek_v32": _INDEX_WORDS, "glm_moe_dsa": _INDEX_WORDS, "glm5_next": _INDEX_WORDS,
+}  # fmt: skip
 # Nemotron-H: every letter, or word in later files, is a block of its own.
 _PATTERN_LETTERS = {
     "M": Layer("mamba", "none"), "*": Layer("full", "none"),
     "-": Layer("none", "dense"), "E": Layer("none", "experts"),
 }  # fmt: skip
-_PATTERN_WORDS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+_PATTERN_WORDS = {
+    "mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-",
+    "moe": "E",
+}  # fmt: skip
 
 
 def layers_of(fields: Fields, known: ModelType) -> list[Layer]:
@@ -143,8 +155,10 @@ def _without_unused_window(fields: Fields, mixers: list[str]) -> list[str]:
 
 
 def _listed(fields: Fields, n_layers: int) -> list[str] | None:
+    name = (fields.text("model_type") or "").removesuffix("_text")
+    words = {**_LAYER_TYPES, **_WORDS_OF_TYPE.get(name, {})}
     for key in ("layer_types", "layers_block_type"):
-        mixers = fields.choices(key, _LAYER_TYPES, n_layers)
+        mixers = fields.choices(key, words, n_layers)
         if mixers is not None:
             return mixers
     flags = fields.choices("hybrid_layer_pattern", {0: "full", 1: "sliding"}, n_layers)
@@ -208,7 +222,8 @@ def _chunked_between_global(fields: Fields, n_layers: int) -> list[str]:
 # Rules that a list with one entry per layer has already spelled out.
 _SETTLED_BY_LISTS = (
     "full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern",
-    "max_window_layers", "global_attn_every_n_layers", "no_rope_layers", "no_rope_layer_interval",
+    "max_window_layers", "global_attn_every_n_layers", "full_attn_idxs", "layer_group_size",
+    "no_rope_layers", "no_rope_layer_interval",
 )  # fmt: skip
 
 WINDOW_RULES: dict[str, int] = {

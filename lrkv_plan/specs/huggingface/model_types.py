@@ -231,6 +231,8 @@ MODEL_TYPES: dict[str, ModelType] = {
             router_bias=("use_routing_bias", True), placed_by=("moe_layer_freq", "mlp_layer_types"),
         ),
     ),
+    "minimax": replace(_STATED, experts=Experts(width="intermediate_size")),
+    "minimax_text_01": replace(_STATED, experts=Experts(width="intermediate_size")),
     "minimax_m2": replace(
         _STATED, wide_qk_norm=("use_qk_norm", True),
         experts=Experts(width="intermediate_size", router_bias=("use_routing_bias", True)),
@@ -251,10 +253,10 @@ MODEL_TYPES: dict[str, ModelType] = {
         _MISTRAL, window="",
         experts=Experts(width="intermediate_size", placed_by=("expert_layer_period",)),
     ),
-    "bamba": replace(_MISTRAL, window=""),
+    "bamba": replace(_MISTRAL, window="", must_state=("attn_layer_indices|layer_types",)),
     "falcon_h1": _STATED,
     "lfm2": replace(
-        _MISTRAL, window="", qk_norm=True, tied=True,
+        _MISTRAL, window="", pattern="full_attn_idxs", qk_norm=True, tied=True,
         dense_width=("block_ff_dim", "intermediate_size"),
     ),
     "nemotron-nas": _LLAMA,
@@ -358,7 +360,7 @@ UNCOUNTED_KEYS = {
 
 
 def is_known(name: str | None) -> bool:
-    """Whether the code of a type was read here, or the type is an encoder-decoder that was."""
+    """Whether the code of a type was read here."""
     return name is not None and name.removesuffix("_text") in MODEL_TYPES
 
 

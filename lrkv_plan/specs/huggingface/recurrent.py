@@ -47,7 +47,7 @@ def state_of(fields: Fields, mixer: str, hidden: int) -> tuple[dict[str, Any], .
     inner = fields.part("linear_attn_config")
     if inner is not None:
         return _delta_attention(fields, inner, "num_heads", "head_dim", "short_conv_kernel_size")
-    if name == "glm5_next":
+    if name in ("glm5_next", "kimi_linear"):
         keys = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
         return _delta_attention(fields, fields, *keys)
     if name in ("minimax", "minimax_text_01"):

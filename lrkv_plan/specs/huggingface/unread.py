@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lrkv_plan.errors import SpecError, did_you_mean, shown
+from lrkv_plan.specs.huggingface.encoder_decoder import is_encoder_decoder
 from lrkv_plan.specs.huggingface.fields import Fields, is_whole
 from lrkv_plan.specs.huggingface.key_lists import (
     DECIDING_KEYS,
@@ -43,7 +44,7 @@ def check_unread(config: Fields, fields: Fields) -> None:
     """
     unread = list(_unread(config, fields.prefix))
     name = fields.text("model_type")
-    if is_known(name):
+    if is_known(name) or is_encoder_decoder(fields):
         noted = [key for key in unread if not _moves_nothing(key)]
         if noted:
             fields.assume(f"keys of the file that nothing here reads: {_names(noted)}")
