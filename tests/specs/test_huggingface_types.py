@@ -253,6 +253,12 @@ TOTALS: dict[str, tuple[int, dict[str, Any]]] = {
         "vocab_size": 100352, "attn_config": {"kv_n_heads": 8},
         "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
     }),
+    "phi-3.5-moe": (41_873_153_344, {
+        "model_type": "phimoe", "hidden_size": 4096, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 6400,
+        "num_local_experts": 16, "num_experts_per_tok": 2, "vocab_size": 32064,
+        "attention_bias": True, "lm_head_bias": True, "sliding_window": 131072,
+    }),
     "qwen-14b": (14_167_290_880, {
         "model_type": "qwen", "hidden_size": 5120, "num_hidden_layers": 40,
         "num_attention_heads": 40, "kv_channels": 128, "intermediate_size": 27392,

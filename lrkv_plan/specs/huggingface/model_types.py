@@ -1,12 +1,11 @@
 """What the published code of each ``model_type`` does where its config.json is silent.
 
-One row per type, read in the modelling code of Hugging Face transformers 5.24; baichuan, chatglm
-and mpt are from memory of the code that ships with their checkpoints, not read again. afmoe, dots1,
-ernie4_5_moe, gpt_neo, glm5_next, recurrent_gemma, seed_oss, stablelm, mamba, mamba2 and
-falcon_mamba were read there later; bailing_moe_linear in vLLM, smallthinker in its authors' code
-for vLLM, internlm3, qwen and dbrx in the code that ships with their checkpoints (the totals of
-qwen-14b, dbrx and gpt-neo-1.3b close to the last parameter). A default that is a constant of the
-code, such as head_dim 256, is deliberately absent: the importer asks for the key instead.
+One row per type, read in the modelling code of Hugging Face transformers 5.24; bailing_moe_linear
+in that of vLLM, smallthinker in its authors' code for vLLM, internlm3, qwen and minimax_text_01 in
+code that ships with their checkpoints; baichuan, chatglm and mpt are from memory of such code, not
+read again. The totals of dbrx, dots.llm1, gpt-neo-1.3b, phi-3.5-moe, qwen-14b and seed-oss-36b
+close to the last parameter. A default that is a constant of the code, such as head_dim 256, is
+deliberately absent: the importer asks for the key instead.
 """
 
 from __future__ import annotations
@@ -286,11 +285,17 @@ MODEL_TYPES: dict[str, ModelType] = {
             router_bias=("moe_router_enable_expert_bias", False), placed_by=_DENSE_FIRST,
         ),
     ),
+    "apertus": replace(
+        _LLAMA, gated=False, qk_norm=True, feed_forward_bias=False,
+        uncounted=("two activation scalars of each layer",),
+    ),
+    "arcee": replace(_LLAMA, gated=False),
     "dbrx": replace(
         _LLAMA, kv_heads_default_to_heads=False, must_state=("attn_config",), dense_width=(),
         experts=Experts(width="ffn_hidden_size", part="ffn_config"),
     ),
     "dots1": _DOTS,
+    "exaone": _LLAMA,
     "ernie4_5": _ERNIE,
     "ernie4_5_moe": replace(
         _ERNIE, head_bias=("use_bias", False),
@@ -303,16 +308,37 @@ MODEL_TYPES: dict[str, ModelType] = {
         _DEEPSEEK3, must_state=("index_kpool", "layer_types"),
         uncounted=("weights of the hyper-connections",),
     ),
+    "glm": replace(_STATED, qkv_bias=("attention_bias", True), output_bias=False),
+    "glm4v": replace(
+        _LLAMA, kv_heads_default_to_heads=False, qkv_bias=True, output_bias=False,
+        feed_forward_bias=False, norms=_SANDWICH,
+    ),
+    "glm4v_moe": replace(
+        _STATED, qkv_bias=("attention_bias", True), output_bias=False, experts=_V3_EXPERTS
+    ),
     "gpt_neo": replace(
         _GPT2, qkv_bias=False, pattern="attention_types", dense_width=("intermediate_size",)
     ),
+    "hunyuan_v1_dense": replace(_LLAMA, qk_norm=True, feed_forward_bias=False),
     "internlm3": replace(
         _STATED, qkv_bias=("qkv_bias", False), output_bias=("bias", False),
         feed_forward_bias=("bias", False),
     ),
+    "lfm2_moe": replace(
+        _MISTRAL, window="", pattern="full_attn_idxs", qk_norm=True, tied=True,
+        experts=Experts(router_bias=("use_expert_bias", True), placed_by=("num_dense_layers",)),
+    ),
     "mamba": _MAMBA,
     "mamba2": replace(_MAMBA, tied=False),
     "falcon_mamba": replace(_MAMBA, tied=None),
+    "ministral": _MISTRAL,
+    "nemotron": replace(
+        _LLAMA, gated=False, norms=_LAYER_NORM, output_bias=("attention_bias", False)
+    ),
+    "phimoe": replace(
+        _MISTRAL, norms=_LAYER_NORM, head_bias=("lm_head_bias", False), feed_forward_bias=False,
+        experts=Experts(width="intermediate_size"),
+    ),
     "qwen": replace(
         _LLAMA, head_dim_is_quotient=False, qkv_bias=True, output_bias=False,
         feed_forward_bias=False, dense_width_divisor=2,

@@ -31,7 +31,7 @@ _MOST_NAME_CHARS = 48
 _MOST_KEYS = 100_000  # more keys than this are not a configuration
 
 # An unread flag of these names that says false turns its feature off.
-_SWITCHES = re.compile(r"(?:use|enable|add|with|has|is|do|apply)_\w+|mamba_enabled|yoco")
+_SWITCHES = re.compile(r"(?:use|enable|add|with|has|is|do)_\w+|(?:\w+_)?bias|mamba_enabled|yoco")
 
 
 def check_unread(config: Fields, fields: Fields) -> None:
