@@ -295,9 +295,10 @@ def test_experts_in_a_dense_type_are_never_counted_as_one_block(key: str) -> Non
         "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
         "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 256,
     }  # fmt: skip
-    model = imported(llama, **{key: 8})
-    assert model.layers[0].feed_forward is None
-    assert any(key in remark for remark in model.remarks)
+    for value in (8, [8, 8], "many"):
+        model = imported(llama, **{key: value})
+        assert model.layers[0].feed_forward is None
+        assert any(key in remark for remark in model.remarks)
     assert imported(llama, **{key: 1}).layers[0].feed_forward is not None
 
 

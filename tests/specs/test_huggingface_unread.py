@@ -132,6 +132,8 @@ def test_nested_model_is_judged_by_its_own_part() -> None:
     assert import_config({**outer, "text_config": text}, Path("m.json")).layers
     with pytest.raises(SpecError, match=r"text_config\.mamba_step"):
         import_config({**outer, "text_config": {**text, "mamba_step": 2}}, Path("m.json"))
+    with pytest.raises(SpecError, match="layer_group_size is a key"):
+        import_config({**outer, "layer_group_size": 5, "text_config": text}, Path("m.json"))
 
 
 def test_unknown_type_without_attention_is_told_by_its_state() -> None:

@@ -16,7 +16,6 @@ from lrkv_plan.specs.huggingface.fields import (
     MAX_LAYERS,
     MAX_WIDTH,
     Fields,
-    is_whole,
 )
 from lrkv_plan.specs.huggingface.layers import Layer
 from lrkv_plan.specs.huggingface.model_types import Experts, ModelType
@@ -130,7 +129,7 @@ def _unread_experts(fields: Fields, known: ModelType) -> str | None:
         return None
     for key, value in fields.data.items():
         counts = _EXPERT_COUNT.fullmatch(key[:80]) and not _NO_COUNT.search(key[:80])
-        if counts and (isinstance(value, list) or (is_whole(value) and value > 1)):
+        if counts and value not in (None, False, 0, 1, "", []):
             return shown(key)
     return None
 

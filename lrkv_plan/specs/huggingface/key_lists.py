@@ -168,7 +168,7 @@ WEIGHTS_ONLY = _words(
     num_experts num_local_experts n_routed_experts n_experts num_routed_experts moe_num_experts
     num_moe_experts num_experts_per_tok num_experts_per_token num_selected_experts
     experts_per_token top_k_experts n_shared_experts num_shared_experts num_shared_expert
-    n_activated_experts n_shared_head num_zero_experts zero_expert_num zero_expert_type
+    n_activated_experts n_shared_head
     output_gate_type share_expert_dim share_q_dim shared_intermediate_size
     shared_expert_intermediate_size
     routed_expert_hidden_size latent_moe_size latent_moe_use_norm expert_dtype

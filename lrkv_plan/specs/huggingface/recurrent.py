@@ -36,14 +36,22 @@ def state_of(fields: Fields, mixer: str, hidden: int) -> tuple[dict[str, Any], .
     if mixer == "lru":
         return _gated_lru(fields, hidden)
     if mixer in ("mamba", "parallel"):
-        if name in ("mamba", "falcon_mamba"):
-            return _only_mamba1(fields, hidden)
-        if fields.has("mamba_dt_rank"):
-            return _mamba1(fields, hidden)
-        return _mamba2(fields, hidden)
+        return _mamba(fields, name, hidden)
     if mixer == "conv":
         kernel = fields.needed("conv_L_cache", most=MAX_WIDTH, least=2)
         return _columns(fields, kernel, ("conv", hidden, 1))
+    return _linear(fields, name)
+
+
+def _mamba(fields: Fields, name: str, hidden: int) -> tuple[dict[str, Any], ...]:
+    """Mamba 1 or 2, as the type or the keys tell."""
+    if name in ("mamba", "falcon_mamba"):
+        return _only_mamba1(fields, hidden)
+    return _mamba1(fields, hidden) if fields.has("mamba_dt_rank") else _mamba2(fields, hidden)
+
+
+def _linear(fields: Fields, name: str) -> tuple[dict[str, Any], ...]:
+    """Kimi delta attention, lightning attention, else a gated delta net."""
     inner = fields.part("linear_attn_config")
     if inner is not None:
         return _delta_attention(fields, inner, "num_heads", "head_dim", "short_conv_kernel_size")

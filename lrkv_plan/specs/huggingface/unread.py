@@ -49,11 +49,7 @@ def check_unread(config: Fields, fields: Fields) -> None:
         if noted:
             fields.assume(f"keys of the file that nothing here reads: {_names(noted)}")
         return
-    deciding = [
-        key
-        for key in unread
-        if key.startswith(fields.prefix) and not (_is_neither(key) or _is_weights_only(key))
-    ]
+    deciding = [key for key in unread if not (_is_neither(key) or _is_weights_only(key))]
     if deciding:
         raise SpecError(_refusal(fields, name, deciding))
 
