@@ -142,6 +142,17 @@ def test_unknown_type_without_attention_is_told_by_its_state() -> None:
         import_config(config, Path("m.json"))
 
 
+@pytest.mark.parametrize("key", ["mamba_step", "hidden_size_per_head", "mixer_types"])
+def test_its_own_keys_are_named_before_a_missing_head_width(key: str) -> None:
+    config = {k: v for k, v in PLAIN.items() if k != "head_dim"}
+    with pytest.raises(SpecError, match=rf"'brand_new': is not known here, and {key}"):
+        import_config({**config, "model_type": "brand_new", key: HYBRID_KEYS[key]}, Path("m.json"))
+    listed = ["full_attention", "sliding_attention"] * 16
+    read = {"v_head_dim": 64, "sliding_window": 512, "layer_types": listed}
+    with pytest.raises(SpecError, match="head_dim: is missing"):
+        import_config({**config, "model_type": "brand_new", **read}, Path("m.json"))
+
+
 def test_list_of_layers_makes_the_rule_behind_it_moot() -> None:
     listed = ["linear_attention", "full_attention"] * 16
     gated = {f"linear_{part}": 4 for part in ("num_key_heads", "num_value_heads")}

@@ -23,8 +23,17 @@ _OWN_KEYS = {
     ("sliding", "v_head_dim"): "swa_v_head_dim",
     ("full", "head_dim"): "global_head_dim",
 }
+# Keys that are read only after the heads of a layer are known.
+LATE_KEYS = (
+    *_OWN_KEYS.values(), "v_head_dim", "num_global_key_value_heads", "attention_k_eq_v",
+    "attention_other_setting", "index_head_dim", "index_kpool",
+)  # fmt: skip
 # Bytes of one sparse-index key beyond its fp8 scalars: one fp32 scale.
 _INDEX_SCALE_BYTES = 4
+
+
+class GuessError(SpecError):
+    """A head count or width that is not stated, and that only a known type's code would settle."""
 
 
 def switch(fields: Fields, rule: Switch) -> bool:
@@ -81,7 +90,7 @@ def _head_dim(fields: Fields, known: ModelType, hidden: int, heads: int) -> int:
         return stated
     name = fields.text("model_type")
     if not known.head_dim_is_quotient:
-        raise SpecError(
+        raise GuessError(
             f"{fields.path}: {fields.prefix}head_dim: is missing, and hidden_size / "
             f"num_attention_heads would be a guess for model_type {name!r}; add it to the file"
         )
@@ -117,7 +126,7 @@ def _kv_heads(fields: Fields, known: ModelType, kind: str, heads: int) -> int:
         fields.assume(f"num_key_value_heads: absent, so {heads} like the heads, as {name} reads it")
         return heads
     key = "multi_query" if decides else KV_HEAD_KEYS[0]
-    raise SpecError(
+    raise GuessError(
         f"{fields.path}: {fields.prefix}{key}: is missing, and one KV head per head would be a "
         f"guess for model_type {name!r}; add it to the file"
     )

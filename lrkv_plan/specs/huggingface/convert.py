@@ -9,7 +9,13 @@ from pydantic import ValidationError
 
 from lrkv_plan.errors import SpecError
 from lrkv_plan.specs.explain import explain
-from lrkv_plan.specs.huggingface.attention import HEAD_KEYS, attention_of, switch
+from lrkv_plan.specs.huggingface.attention import (
+    HEAD_KEYS,
+    LATE_KEYS,
+    GuessError,
+    attention_of,
+    switch,
+)
 from lrkv_plan.specs.huggingface.encoder_decoder import decoder_of, is_encoder_decoder
 from lrkv_plan.specs.huggingface.feed_forward import feed_forwards_of
 from lrkv_plan.specs.huggingface.fields import MAX_WIDTH, Fields
@@ -83,8 +89,10 @@ def _described(whole_file: Fields, fields: Fields, known: ModelType) -> dict[str
         return decoder_of(fields)
     try:
         return _decoder_only(fields, known)
-    except SpecError:
-        if not fields.has(*HEAD_KEYS):  # no attention at all: the keys of its state say more
+    except SpecError as error:
+        # A type that is not known is told by its own keys rather than by what they stand for.
+        if isinstance(error, GuessError) or not fields.has(*HEAD_KEYS):
+            fields.settle(*LATE_KEYS)
             check_unread(whole_file, fields)
         raise
 
@@ -120,7 +128,7 @@ def _decoder_only(fields: Fields, known: ModelType) -> dict[str, Any]:
 def _rows(fields: Fields, known: ModelType, hidden: int) -> list[dict[str, Any]]:
     """One ``LayerGroup`` input per layer."""
     layers = layers_of(fields, known)
-    mixers = {mixer: _mixer(fields, known, mixer, hidden) for mixer in {x.mixer for x in layers}}
+    mixers = _mixers(fields, known, {layer.mixer for layer in layers}, hidden)
     blocks = feed_forwards_of(fields, known, layers, hidden)
     return [
         {"count": 1, **_layer(mixers[layer.mixer], layer), "feed_forward": block}
@@ -128,11 +136,18 @@ def _rows(fields: Fields, known: ModelType, hidden: int) -> list[dict[str, Any]]
     ]
 
 
-def _mixer(fields: Fields, known: ModelType, mixer: str, hidden: int) -> dict[str, Any]:
-    group: dict[str, Any] = {"state": state_of(fields, mixer, hidden), **window_of(fields, mixer)}
-    if mixer in _ATTENDING:
-        group |= attention_of(fields, known, mixer, hidden)
-    return group
+def _mixers(
+    fields: Fields, known: ModelType, names: set[str], hidden: int
+) -> dict[str, dict[str, Any]]:
+    """``LayerGroup`` keys of each mixer. Attention comes last, when all other keys were taken."""
+    mixers: dict[str, dict[str, Any]] = {
+        name: {"state": state_of(fields, name, hidden), **window_of(fields, name)}
+        for name in sorted(names)
+    }
+    for name, group in mixers.items():
+        if name in _ATTENDING:
+            group |= attention_of(fields, known, name, hidden)
+    return mixers
 
 
 def _layer(mixer: dict[str, Any], layer: Layer) -> dict[str, Any]:
