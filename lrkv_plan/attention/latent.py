@@ -68,11 +68,15 @@ def _cached(spec: LatentSpec) -> tuple[CachedTensor, ...]:
     else:
         rows = [("latent", spec.latent_dim), ("rope_key", spec.rope_dim)]
         copies, sharding = 1, Sharding.REPLICATED
+    alone = {"latent": "latent_alone"} if not spec.rope_dim else {}
     return tuple(
-        CachedTensor(name=name, width=width, copies_per_layer=copies, sharding=sharding)
+        CachedTensor(
+            name=name, width=width, copies_per_layer=copies, sharding=sharding,
+            row_of=alone.get(name),
+        )
         for name, width in rows
         if width
-    )
+    )  # fmt: skip
 
 
 def _work(spec: LatentSpec) -> tuple[DecodeWork, ...]:

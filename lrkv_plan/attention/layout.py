@@ -34,6 +34,7 @@ class CachedTensor:
     """Rows that one layer keeps per token: ``copies_per_layer`` rows of ``width`` scalars.
 
     ``payload_width`` is the part of ``width`` that carries values; the rest aligns the row.
+    ``row_of`` names the row to a storage format that lays it out unlike others of its name.
     """
 
     name: str
@@ -41,6 +42,12 @@ class CachedTensor:
     copies_per_layer: int
     sharding: Sharding
     payload_width: int | None = None
+    row_of: str | None = None
+
+    @property
+    def stored_as(self) -> str:
+        """The name under which storage formats know the row."""
+        return self.row_of or self.name
 
     def copies_per_gpu(self, tp_size: int) -> int:
         """Copies on one GPU of ``tp_size``: ceil(copies / P), or all when replicated.

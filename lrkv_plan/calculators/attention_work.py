@@ -140,10 +140,12 @@ def _layer_work(
     heads = layout.n_heads // tp_size
     cached = [(t, t.copies_per_gpu(tp_size)) for t in layout.cached]
     index = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in group.index)
-    written = sum(float(n * storage.of_tensor(t.name).row_bytes(t.width)) for t, n in cached)
+    written = sum(float(n * storage.of_tensor(t.stored_as).row_bytes(t.width)) for t, n in cached)
     flops = FLOPS_PER_MULTIPLY_ADD / tp_size
     read = sum(
-        _reads(heads, n, heads_per_tile) * n * float(storage.of_tensor(t.name).row_bytes(t.width))
+        _reads(heads, n, heads_per_tile)
+        * n
+        * float(storage.of_tensor(t.stored_as).row_bytes(t.width))
         for t, n in cached
     )
     return AttentionWork(

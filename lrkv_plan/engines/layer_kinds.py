@@ -86,7 +86,7 @@ def _kinds_of(
     payload = sum(
         (
             tensor.copies_per_gpu(tp_size)
-            * storage.of_tensor(tensor.name).row_bytes(
+            * storage.of_tensor(tensor.stored_as).row_bytes(
                 tensor.width if tensor.payload_width is None else tensor.payload_width
             )
             for tensor in layout.cached
