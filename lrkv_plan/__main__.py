@@ -2,15 +2,16 @@
 
 
 def main() -> None:
-    """Run the command line; the import stands inside, so that Ctrl-C in it is told as well."""
+    """Run the command line; Ctrl-C while it is being imported or built is told here."""
     try:
         from lrkv_plan.cli.app import main as run
+
+        run()
     except KeyboardInterrupt:
         import os
 
         os.write(2, b"error: interrupted\n")
         os._exit(130)
-    run()
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ class _StrictLoader(_BaseLoader):  # type: ignore[misc]
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
-        for key_node, _ in node.value:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()  # else refused below
+        for key_node, _ in pairs:
             if key_node.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
                 is_scalar = isinstance(key_node, yaml.ScalarNode)
                 what = shown(key_node.value) if is_scalar else "of several values"
