@@ -132,7 +132,8 @@ def _in_our_form(error: Any) -> str:
         )
     text = " ".join(_cut(word) for word in error.format_message().split())
     text = text.replace(": Value error, ", ": ")
-    text = re.sub(r"\. Did you mean (.*)\?$", r"; did you mean \1?", text)
+    # Some versions of typer and of click each add the hint, so that it may be there twice.
+    text = re.sub(r"[.;]? Did you mean ([^?]*)\?.*$", r"; did you mean \1?", text)
     return (text[:1].lower() + text[1:]).rstrip(".")
 
 

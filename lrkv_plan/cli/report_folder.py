@@ -1,5 +1,6 @@
 """A folder of files written whole or not at all; an existing one is replaced only if it is ours."""
 
+import itertools
 import os
 import shutil
 import stat
@@ -10,6 +11,8 @@ from pathlib import Path
 from lrkv_plan.errors import UsageError, shown
 from lrkv_plan.files import kind_of
 from lrkv_plan.whole_files import keep_owner_and_mode
+
+_MAX_PATHS = 10_000  # a report has some hundred; a whole disk is not walked to say no
 
 
 def write_folder(
@@ -100,9 +103,11 @@ def check_folder(folder: Path, *, is_ours: Callable[[str], bool], force: bool) -
         raise UsageError(f"{folder}: the folder {place.parent} does not exist")
     if not exists:
         return
-    held = sorted(_paths(place))
+    held = sorted(itertools.islice(_paths(place), _MAX_PATHS + 1))
     if held and not force:
         raise UsageError(f"{folder} exists; --force replaces the report in it")
+    if len(held) > _MAX_PATHS:
+        raise UsageError(f"{folder}: holds more files than any report; name another folder")
     foreign = next((path for path in held if not is_ours(path)), None)
     if foreign is not None:
         raise UsageError(

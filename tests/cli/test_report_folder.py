@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lrkv_plan.cli import report_folder
 from lrkv_plan.cli.report_folder import check_folder, write_folder
 from lrkv_plan.errors import UsageError
 
@@ -105,3 +106,14 @@ def test_the_reason_is_the_right_one(
     Path("loop").symlink_to("loop")
     with pytest.raises(UsageError, match=reason):
         check_folder(Path(name), is_ours=is_ours, force=True)
+
+
+def test_a_folder_of_more_files_than_any_report_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_folder, "_MAX_PATHS", 1)
+    write(tmp_path / "r")
+    with pytest.raises(UsageError, match="exists; --force"):
+        write(tmp_path / "r", force=False)
+    with pytest.raises(UsageError, match="more files than any report"):
+        write(tmp_path / "r")
