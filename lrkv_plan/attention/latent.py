@@ -49,7 +49,13 @@ def latent_layout(spec: LatentSpec, model_dim: int) -> AttentionLayout:
         *output_weights(spec, model_dim, value_dim),
     )  # fmt: skip
     return AttentionLayout(
-        label=spec.label(), n_heads=heads, cached=_cached(spec), weights=weights, work=_work(spec)
+        label=spec.label(),
+        n_heads=heads,
+        cached=_cached(spec),
+        weights=weights,
+        work=_work(spec),
+        has_latent_rows=spec.cached_form == "latent",
+        per_head_option="cached_form=heads",
     )
 
 

@@ -131,13 +131,19 @@ class DecodeWork:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLayout:
-    """One layer's attention. ``work[0]`` is the path that a serving engine would take."""
+    """One layer's attention. ``work[0]`` is the path that a serving engine would take.
+
+    ``has_latent_rows`` says that one cached row is key and value of all heads, which old engines
+    could not keep; ``per_head_option`` is the design's option that caches every head instead.
+    """
 
     label: str
     n_heads: int
     cached: tuple[CachedTensor, ...]
     weights: tuple[WeightMatrix, ...]
     work: tuple[DecodeWork, ...]
+    has_latent_rows: bool = False
+    per_head_option: str | None = None
 
     def check_tp_size(self, tp_size: int) -> None:
         """Raise ``PlacementError`` unless an engine can run this layer on ``tp_size`` GPUs.

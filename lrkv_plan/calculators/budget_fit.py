@@ -53,6 +53,8 @@ def budget_bytes(
     """
     if budget.bytes_per_token is not None:
         return Fraction(budget.bytes_per_token, 1 if budget.per_gpu else tp_size)
+    if budget.share_of_own is not None:
+        return budget.share_of_own * bytes_per_token(model, kv_dtype=kv_dtype, tp_size=tp_size)
     share = Fraction(1) if budget.share_of_mha is None else budget.share_of_mha
     other = reference_mha(model) if budget.design is None else swap_attention(model, budget.design)
     return share * bytes_per_token(other, kv_dtype=kv_dtype, tp_size=tp_size)

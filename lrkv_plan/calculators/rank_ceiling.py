@@ -144,6 +144,47 @@ def rank_ceiling(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnReading:
+    """A share of MHA read against the model's own cache.
+
+    ``budget_share_of_own`` is what the budget is of the own design's bytes; ``text`` asks for the
+    same share of the own cache, and ``largest`` is its largest rank, None where not even rank 0
+    fits.
+    """
+
+    budget_share_of_own: Fraction
+    text: str
+    largest: Fit | None
+
+
+def own_reading(model: ModelSpec, budget: str, **told: Any) -> OwnReading | None:
+    """The other reading of a share, where MHA and the model's own design cache differently.
+
+    Parameters
+    ----------
+    told : as for ``rank_ceiling``.
+
+    Returns
+    -------
+    None where the budget is no share of MHA, or the own design caches what MHA does.
+    """
+    wanted = parse_budget(budget)
+    if wanted.share_of_mha is None:
+        return None
+    place = {name: told[name] for name in ("kv_dtype", "tp_size") if name in told}
+    own = bytes_per_token(model, **place)
+    limit = budget_bytes(model, wanted, **place)
+    if not own or limit == wanted.share_of_mha * own:
+        return None
+    text = f"{budget.strip().removesuffix(' of mha').removesuffix(' of MHA')} of own"
+    try:
+        largest = rank_ceiling(model, budget=text, **told).largest
+    except RequirementError:
+        largest = None
+    return OwnReading(budget_share_of_own=limit / own, text=text, largest=largest)
+
+
 def bytes_per_token_at_ranks(
     model: ModelSpec,
     ranks: Any,

@@ -28,8 +28,9 @@ from lrkv_plan.cli import (
     validate,
 )
 from lrkv_plan.cli.boundary import INTERRUPTED, PlanGroup
+from lrkv_plan.cli.given import StrictTyper
 
-app = typer.Typer(
+app = StrictTyper(
     name="lrkv-plan",
     cls=PlanGroup,
     help="Which attention should a model cache with, how large may its rank be, what does it cost?",

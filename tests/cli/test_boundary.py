@@ -191,10 +191,10 @@ def test_a_closed_or_full_stderr_keeps_the_exit_code(tmp_path: Path) -> None:
 
 
 def test_other_encodings_get_plain_characters() -> None:
-    done = shell("$P cache llama-3.1-8b", PYTHONIOENCODING="latin-1")
+    done = shell("$P cache llama-3.1-8b -q", PYTHONIOENCODING="latin-1")
     assert (done.returncode, done.stderr) == (0, "")
     assert "-----" in done.stdout
-    assert "─────" in shell("$P cache llama-3.1-8b", PYTHONIOENCODING="utf-8").stdout
+    assert "─────" in shell("$P cache llama-3.1-8b -q", PYTHONIOENCODING="utf-8").stdout
     done = shell("$P cache ./ä→", LC_ALL="C", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
     assert done.returncode == 3
     assert done.stderr.isascii()

@@ -66,7 +66,11 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def called(*arguments: str):
-    return CliRunner().invoke(app, [*ASKED, *arguments])
+    """The command as asked, with options in ``arguments`` in the place of their defaults."""
+    asked: list[str] = []
+    for word in ASKED:
+        asked = asked[:-1] if asked and asked[-1] in arguments else [*asked, word]
+    return CliRunner().invoke(app, [*asked, *arguments])
 
 
 @pytest.mark.usefixtures("steady_clock")
