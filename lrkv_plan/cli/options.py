@@ -110,7 +110,7 @@ def write_table(
     if output != "-":
         from lrkv_plan.whole_files import write_whole
 
-        write_whole(Path(output), render(table, output_format), force=force)
+        write_whole(output, render(table, output_format), force=force)
     else:
         terminal = sys.stdout.isatty()
         width = os.get_terminal_size().columns if terminal else None

@@ -126,8 +126,7 @@ def write_figure(
     from lrkv_plan.report.plots import picture
 
     assert output is not None, "checked before"
-    path = Path(output)
-    write_whole(path, picture(figure, _suffix(output), width=width), force=force)
+    write_whole(output, picture(figure, _suffix(output), width=width), force=force)
     if not quiet:
         for remark in figure.remarks:
             typer.echo(f"note: {remark}", err=True)

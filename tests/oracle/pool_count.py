@@ -47,9 +47,13 @@ def share_lost(used_bytes: Fraction, held: Fraction) -> Fraction:
     return 1 - used_bytes / held if held else Fraction(0)
 
 
-def equal(kinds: list[Kind], budget: int, page: int, per_token: Fraction, tokens: int) -> Answer:
-    """One pool whose blocks hold a page of tokens of every layer (SGLang, TensorRT-LLM, V0)."""
-    n = floor(budget / (page * per_token))
+def equal(kinds: list[Kind], budget: int, page: int, per_token: Fraction, tokens: int,
+          last: Any = floor) -> Answer:  # fmt: skip
+    """One pool whose blocks hold a page of tokens of every layer (SGLang, TensorRT-LLM, V0).
+
+    ``last`` is what becomes of the last block: TensorRT-LLM rounds it up, the others down.
+    """
+    n = last(budget / (page * per_token))
     each = ceil(Fraction(tokens, page))
     lost = max(Fraction(0), share_lost(used(kinds, tokens, 0), each * page * per_token))
     return Answer(n, n * page, Fraction(n * page, tokens), n // each, lost,
