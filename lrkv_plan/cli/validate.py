@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan.cli.calibrate_run import thread_count
 from lrkv_plan.cli.options import (
     ModelArgument,
     SpecDirOption,
@@ -14,6 +15,7 @@ from lrkv_plan.cli.options import (
     token_list,
     writes_table,
 )
+from lrkv_plan.cli.plain_warnings import plain_warnings
 from lrkv_plan.cli.progress import progress_line
 from lrkv_plan.cli.time_options import RequiredGpu
 from lrkv_plan.report.tables import Table
@@ -48,7 +50,9 @@ def validate(
         ),
     ] = None,
     tp_size: TpSizeOption = "1",
-    threads: Annotated[str, typer.Option("--threads", metavar="N", help="CPU threads.")] = "1",
+    threads: Annotated[
+        str | None, typer.Option("--threads", metavar="N", help="CPU threads; one if not given.")
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
     ] = False,
@@ -69,12 +73,13 @@ def validate(
     spec, profile = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
     if attention is not None:
         spec = swap_attention(spec, attention)
-    with progress_line(quiet) as show:
+    with plain_warnings(), progress_line(quiet) as show:
         points = validate_model(
             spec, profile, device=device, dtype=dtype,
             contexts=token_list(context_tokens, "--context-tokens"),
             batches=count_list(batch_size, "--batch-size"),
-            tp_size=one_count(tp_size, "--tp-size"), threads=one_count(threads, "--threads"),
+            tp_size=one_count(tp_size, "--tp-size"),
+            threads=thread_count(threads),
             relatives=load_all_hardware(spec_dir),
             progress=lambda done, of: show(f"{done} of {of} rounds measured"),
         )  # fmt: skip
