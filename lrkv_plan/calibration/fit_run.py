@@ -140,9 +140,9 @@ class FitResult:
             ]
             more = f" and {len(found) - 3} more" if len(found) > 3 else ""
             return (
-                f"{'; '.join(found[:3])}{more}: no machine exceeds its own rates, so it was "
-                "probably loaded while they were measured (or the profile states them too low); "
-                f"measure on a quiet machine, or {forced} a labelled profile"
+                f"{'; '.join(found[:3])}{more}: nothing exceeds a machine's own rates, so the "
+                "machine was probably loaded while they were measured (or the profile states them "
+                f"too low); measure on a quiet machine, or {forced} a labelled profile"
             )
         poor = [
             f"{f.path} {f.dtype} {self.verdict(f)}"

@@ -51,6 +51,8 @@ def write_together(
         existing = [path.name for path in targets if path.exists()]
         if existing and not force:
             raise UsageError(f"{folder}: {', '.join(existing)} exist; --force overwrites them")
+        if folders := [path.name for path in targets if path.is_dir()]:
+            raise UsageError(f"{folder}: {', '.join(folders)}: is a folder; a file belongs there")
         ready: list[Path] = []
         try:
             for content in contents.values():

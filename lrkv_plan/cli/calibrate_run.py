@@ -13,6 +13,7 @@ from lrkv_plan import units
 from lrkv_plan.cli.capacity_inputs import share
 from lrkv_plan.cli.options import one_count, writes_table
 from lrkv_plan.cli.progress import progress_line
+from lrkv_plan.cli.result_folder import result_folder
 from lrkv_plan.errors import CalibrationError, UsageError, shown
 from lrkv_plan.report.tables import Table
 
@@ -37,6 +38,7 @@ def run(
             "--output",
             "-o",
             metavar="DIR",
+            parser=result_folder,
             help="Folder for samples.csv, run.json, the calibrated profile and the report.",
         ),
     ],

@@ -66,6 +66,7 @@ def validate(
 
     require_torch()
     from lrkv_plan.calibration.validate import failure, validate_model
+    from lrkv_plan.calibration.validation_shapes import changed_shapes
     from lrkv_plan.report.validation_views import validation_table
     from lrkv_plan.specs.attention_text import swap_attention
     from lrkv_plan.specs.loader import load_all_hardware, load_hardware
@@ -73,11 +74,11 @@ def validate(
     spec, profile = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
     if attention is not None:
         spec = swap_attention(spec, attention)
+    contexts = token_list(context_tokens, "--context-tokens")
+    batches = count_list(batch_size, "--batch-size")
     with plain_warnings(), progress_line(quiet) as show:
         points = validate_model(
-            spec, profile, device=device, dtype=dtype,
-            contexts=token_list(context_tokens, "--context-tokens"),
-            batches=count_list(batch_size, "--batch-size"),
+            spec, profile, device=device, dtype=dtype, contexts=contexts, batches=batches,
             tp_size=one_count(tp_size, "--tp-size"),
             threads=thread_count(threads),
             relatives=load_all_hardware(spec_dir),
@@ -88,4 +89,5 @@ def validate(
         "model": spec.name, "gpu": profile.name, "device": device, "dtype": points[0].dtype,
         "tp_size": points[0].tp_size,
     }  # fmt: skip
-    return validation_table(points, inputs, reason)
+    changed = changed_shapes(spec, contexts, batches, points[0].dtype)
+    return validation_table(points, inputs, reason, changed)

@@ -19,11 +19,15 @@ def microseconds(value: float) -> str:
 
 
 def validation_table(
-    points: Sequence[ValidatedPoint], inputs: dict[str, Any], failure: str | None
+    points: Sequence[ValidatedPoint],
+    inputs: dict[str, Any],
+    failure: str | None,
+    changed: Sequence[str] = (),
 ) -> Table:
     """One row per shape, with its verdict; ``failure`` is why the profile does not hold.
 
-    It is ``refused`` among the inputs, so that the document says it too.
+    It is ``refused`` among the inputs, so that the document says it too. ``changed`` says what was
+    measured otherwise than asked.
     """
     rows = [
         as_row(p) | {"verdict": "inside the band" if p.in_band else "outside the band"}
@@ -53,6 +57,7 @@ def validation_table(
         remarks=(
             *([f"refused: {failure}"] if failure else []),
             *bases,
+            *changed,
             f"{len(points) - outside} of {len(points)} inside their 90 % band; median error "
             f"{share(sorted(abs(p.error) for p in points)[len(points) // 2])}",
         ),

@@ -139,7 +139,9 @@ def test_a_yardstick_measured_too_low_is_refused(
     monkeypatch.setattr(session, "measured_peaks", lambda *_args: loaded)
     done = called("--output", str(tmp_path / "run"), "--format", "json")
     assert done.exit_code == 5
-    assert re.search(r"lrkv/factored fp32 beta (1\.9\d|2) of 5 GB/s, at most 1.05", done.stderr)
+    assert re.search(
+        r"lrkv/factored fp32 beta (1\.9\d|2\.0\d|2) of 5 GB/s, at most 1.05", done.stderr
+    )
     assert "probably loaded" in done.stderr
     document = json.loads(done.stdout)
     assert document["rows"][0]["verdict"] == "impossible"
@@ -284,3 +286,14 @@ def test_validate_fails_with_5_where_the_profile_does_not_hold(
     assert done.exit_code == (5 if len(outside) == 2 else 0)
     for row in rows:
         assert row["error"] == pytest.approx(row["predicted_s"] / row["measured_s"] - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("", "an empty name is no folder"), ("a" * 400, "File name too long")]
+)
+@pytest.mark.parametrize("command", [ASKED, ["calibrate", "fit", "samples.csv"]])
+def test_a_folder_that_cannot_be_is_one_line(command: list[str], name: str, words: str) -> None:
+    done = CliRunner().invoke(app, [*command, "--output", name])
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
