@@ -32,6 +32,11 @@ def make_model(attention: dict[str, Any], **changes: Any) -> ModelSpec:
     )
 
 
+def only_notes(stderr: str) -> bool:
+    """Whether a command said nothing on stderr but the notes of its table."""
+    return all(line.startswith("note: ") for line in stderr.splitlines())
+
+
 @pytest.fixture(scope="session")
 def paper() -> ModelSpec:
     """18 layers, 18 heads of 128, width 2304, as the LRKV paper's Table 5 states."""
