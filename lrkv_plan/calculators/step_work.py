@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lrkv_plan.calculators.arguments import check_model, one_count
 from lrkv_plan.calculators.attention_work import AttentionWork, attention_work
 from lrkv_plan.calculators.weights import weight_bytes_per_gpu
 from lrkv_plan.specs.model import ExpertFeedForward, LayerGroup, ModelSpec
@@ -68,7 +69,7 @@ def linear_work(model: ModelSpec, *, weight_dtype: str, tp_size: int = 1) -> Lin
     PlacementError
         If weights cannot be dealt out.
     """
-    parallel = Parallelism(tp_size=tp_size)
+    parallel = Parallelism(tp_size=one_count("tp_size", tp_size))
     held = weight_bytes_per_gpu(model, parallel=parallel, weight_dtype=weight_dtype).fullest
     plain = weight_bytes_per_gpu(model, parallel=parallel, weight_dtype="bf16").fullest
     share = _expert_share(model)
@@ -118,6 +119,8 @@ def step_work(
     SpecError, PlacementError, UsageError
         As ``attention_work`` and ``linear_work``.
     """
+    check_model("model", model)
+    tp_size = one_count("tp_size", tp_size)
     blocks = sum(group.count * _n_blocks(group) for group in model.layers)
     return StepWork(
         attention=attention_work(
