@@ -2,7 +2,8 @@
 
 ``pip install $(python scripts/minimum_versions.py)`` installs the lower bounds of the dependencies
 and ``python scripts/minimum_versions.py pytest hypothesis`` prints those of named ones only, from
-whichever extra. Bounds are read, never written down a second time.
+whichever extra; ``--ranges`` prints them as pyproject.toml states them. Bounds are read, never
+written down a second time.
 """
 
 from __future__ import annotations
@@ -22,15 +23,8 @@ PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 _BOUND = re.compile(r"(?P<name>[\w.-]+)\s*>=\s*(?P<version>[\w.]+)")
 
 
-def pins(project: dict[str, Any], names: list[str]) -> list[str]:
-    """``name==version`` of each dependency, or of those named from the extras as well.
-
-    Examples
-    --------
-    >>> project = {"dependencies": ["a>=1.2,<2"], "optional-dependencies": {"x": ["b-c>=3; y"]}}
-    >>> pins(project, []), pins(project, ["b-c"])
-    (['a==1.2'], ['b-c==3'])
-    """
+def requirements(project: dict[str, Any], names: list[str]) -> dict[str, str]:
+    """The requirement of each dependency by name, or of those named, from the extras as well."""
     lines = list(project["dependencies"])
     if names:
         lines += [line for extra in project["optional-dependencies"].values() for line in extra]
@@ -39,20 +33,35 @@ def pins(project: dict[str, Any], names: list[str]) -> list[str]:
         bound = _BOUND.match(line)
         if bound is None:
             raise SystemExit(f"{line!r} states no lower bound: name>=version")
-        found[bound["name"]] = f"{bound['name']}=={bound['version']}"
+        found[bound["name"]] = line
     unknown = set(names) - set(found)
     if unknown:
         raise SystemExit(f"not in pyproject.toml: {', '.join(sorted(unknown))}")
-    return [found[name] for name in names or found]
+    return {name: found[name] for name in names or found}
+
+
+def pin(requirement: str) -> str:
+    """``name==version`` of the lower bound.
+
+    Examples
+    --------
+    >>> pin("numpy>=1.26,<3"), pin("types-PyYAML>=6.0.12; python_version > '3.10'")
+    ('numpy==1.26', 'types-PyYAML==6.0.12')
+    """
+    bound = _BOUND.match(requirement)
+    assert bound is not None, "checked before"
+    return f"{bound['name']}=={bound['version']}"
 
 
 def main() -> None:
     """Print the pins on one line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="only these, from dependencies and extras")
+    parser.add_argument("--ranges", action="store_true", help="as stated, not the lower bounds")
     options = parser.parse_args()
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
-    print(" ".join(pins(project, options.names)))
+    stated = requirements(project, options.names).values()
+    print(" ".join(stated if options.ranges else map(pin, stated)))
 
 
 if __name__ == "__main__":

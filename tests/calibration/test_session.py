@@ -15,6 +15,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from lrkv_plan.calibration import run as run_module
