@@ -1,5 +1,18 @@
-"""``python -m lrkv_plan``."""
+"""``python -m lrkv_plan`` and the installed script."""
 
-from lrkv_plan.cli.app import main
 
-main()
+def main() -> None:
+    """Run the command line; Ctrl-C while it is being imported or built is told here."""
+    try:
+        from lrkv_plan.cli.app import main as run
+
+        run()
+    except KeyboardInterrupt:
+        import os
+
+        os.write(2, b"error: interrupted\n")
+        os._exit(130)
+
+
+if __name__ == "__main__":
+    main()

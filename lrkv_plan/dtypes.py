@@ -8,7 +8,7 @@ Scales that do not grow with the number of tokens (one per tensor) cost nothing 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from lrkv_plan.errors import SpecError, did_you_mean, shown
@@ -19,7 +19,9 @@ class StorageFormat:
     """How one scalar of a cached row is kept.
 
     ``group_size`` None with ``scale_bits`` above 0 means one scale per row. ``whole_groups``
-    means that a partly filled group is stored in full (llama.cpp blocks).
+    means that a partly filled group is stored in full (llama.cpp blocks). ``spare_bits`` of every
+    row hold nothing. ``by_tensor`` are cached tensors kept otherwise; a key's inverse RMS is a
+    plain 16-bit scalar in formats with scales.
     """
 
     name: str
@@ -27,6 +29,7 @@ class StorageFormat:
     scale_bits: int = 0
     group_size: int | None = None
     whole_groups: bool = False
+    spare_bits: int = 0
     by_tensor: Mapping[str, StorageFormat] = field(default_factory=dict)
     source: str
 
@@ -47,7 +50,8 @@ class StorageFormat:
         group_size = self.group_size or width
         n_groups = -(-width // group_size)
         stored_scalars = n_groups * group_size if self.whole_groups else width
-        return Fraction(stored_scalars * self.bits_per_scalar + n_groups * self.scale_bits, 8)
+        scalar_bits = stored_scalars * self.bits_per_scalar
+        return Fraction(scalar_bits + n_groups * self.scale_bits + self.spare_bits, 8)
 
     @property
     def bits_per_scalar_in_full_groups(self) -> Fraction | None:
@@ -62,6 +66,11 @@ class StorageFormat:
         return self.bits_per_scalar + Fraction(self.scale_bits, self.group_size)
 
 
+# The inverse RMS that ``key_norm=rms_cached`` keeps is one scalar per row. A format that stores
+# scales of its own would spend a whole block on it, and an error in it is an error in every logit
+# of the row: it is kept beside the blocks as a plain 16-bit scalar, as their own scales are.
+_KEY_SCALE = StorageFormat(name="16-bit key scale", bits_per_scalar=16, source="assumed")
+_BESIDE_BLOCKS = {"key_scale": _KEY_SCALE}
 _IEEE = "IEEE 754 / bfloat16: no scales"
 _FORMATS = (
     StorageFormat(name="fp32", bits_per_scalar=32, source=_IEEE),
@@ -77,30 +86,37 @@ _FORMATS = (
     ),
     StorageFormat(
         name="int4", bits_per_scalar=4, scale_bits=32,
+        by_tensor=_BESIDE_BLOCKS,
         source="fp16 scale and fp16 zero point per token and head (LMDeploy quant_policy=4)",
     ),
     StorageFormat(
         name="fp8_per_token_head", bits_per_scalar=8, scale_bits=32,
+        by_tensor=_BESIDE_BLOCKS,
         source="one fp32 scale per token and head (vLLM fp8_per_token_head)",
     ),
     StorageFormat(
         name="int8_per_token_head", bits_per_scalar=8, scale_bits=32,
+        by_tensor=_BESIDE_BLOCKS,
         source="one fp32 scale per token and head (vLLM int8_per_token_head)",
     ),
     StorageFormat(
         name="nvfp4", bits_per_scalar=4, scale_bits=8, group_size=16,
+        by_tensor=_BESIDE_BLOCKS,
         source="e2m1 with one e4m3 scale per 16 scalars (NVIDIA NVFP4)",
     ),
     StorageFormat(
         name="mxfp4", bits_per_scalar=4, scale_bits=8, group_size=32,
+        by_tensor=_BESIDE_BLOCKS,
         source="e2m1 with one e8m0 scale per 32 scalars (OCP MX v1.0)",
     ),
     StorageFormat(
         name="q8_0", bits_per_scalar=8, scale_bits=16, group_size=32, whole_groups=True,
+        by_tensor=_BESIDE_BLOCKS,
         source="32 int8 and one fp16 scale: 34 bytes per 32 scalars (ggml)",
     ),
     StorageFormat(
         name="q4_0", bits_per_scalar=4, scale_bits=16, group_size=32, whole_groups=True,
+        by_tensor=_BESIDE_BLOCKS,
         source="32 int4 and one fp16 scale: 18 bytes per 32 scalars (ggml)",
     ),
 )  # fmt: skip
@@ -109,9 +125,13 @@ _DS_MLA_LATENT = StorageFormat(
     name="fp8 with one fp32 scale per 128 scalars", bits_per_scalar=8, scale_bits=32,
     group_size=128, source="DeepSeek-V3.2 reference cache",
 )  # fmt: skip
+# The place of 64 rotary bf16 scalars stays empty in a model without them: GLM-5.3-Flash, 656 bytes.
+_DS_MLA_ALONE = replace(_DS_MLA_LATENT, spare_bits=64 * 16)
 _FP8_DS_MLA = StorageFormat(
     name="fp8_ds_mla", bits_per_scalar=8,
-    by_tensor={"latent": _DS_MLA_LATENT, "rope_key": _BY_NAME["bf16"]},
+    by_tensor={
+        "latent": _DS_MLA_LATENT, "rope_key": _BY_NAME["bf16"], "latent_alone": _DS_MLA_ALONE,
+    },
     source="656 bytes per token of MLA 512+64: 512 fp8, 16 of scales, 64 bf16 (vLLM fp8_ds_mla)",
 )  # fmt: skip
 STORAGE_FORMATS = {**_BY_NAME, "fp8_ds_mla": _FP8_DS_MLA}

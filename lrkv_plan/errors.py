@@ -9,6 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_MAX_WORD = 200  # a path of an ordinary machine is shorter
+_MAX_PRINTED_BITS = 1_000  # str() of a whole number takes a time that grows with its square
+
 
 class PlanError(Exception):
     """No answer, for a reason that the message states in one line."""
@@ -48,15 +51,34 @@ class CalibrationError(PlanError):
 
 
 def one_line(text: str, limit: int = 600) -> str:
-    """Text on one line, control characters escaped, cut at ``limit`` characters."""
-    flat = " ".join(text.split())
-    safe = "".join(c if c.isprintable() else repr(c)[1:-1] for c in flat)
-    return safe if len(safe) <= limit else safe[: limit - 3] + "..."
+    """Text on one line, control characters escaped.
+
+    Long words are cut in their middle, and so is the whole text at ``limit`` characters: the file
+    stands at the start of a message, and what is wrong with it at the end.
+    """
+    flat = " ".join(_cut(word, _MAX_WORD) for word in text.split())
+    if not flat.isprintable():
+        flat = "".join(c if c.isprintable() else repr(c)[1:-1] for c in flat)
+    return _cut(flat, limit)
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    tail = limit // 3
+    return f"{text[: limit - tail - 3]}...{text[-tail:]}"
 
 
 def shown(value: object, limit: int = 60) -> str:
     """A value as an error message shows it: its repr, cut to ``limit`` characters."""
-    text = repr(value)
+    if isinstance(value, str) and len(value) > limit:
+        value = value[:limit]  # one letter may become ten: quote no more of them than are shown
+    if isinstance(value, int) and value.bit_length() > _MAX_PRINTED_BITS:
+        return f"a whole number of {value.bit_length():,} bits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an endless number or nesting inside a list
+        text = f"a {type(value).__name__}"
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

@@ -29,7 +29,8 @@ _BINARY_SIZES = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"))
 # Context lengths are named in powers of two: a "128k" model has 131,072 positions.
 _TOKEN_UNITS = {"": 1, "k": 2**10, "m": 2**20}
 
-_NUMBER = re.compile(r"(\d[\d_,]*\.?\d*|\.\d+)(?:[eE]([+-]?\d{1,2}))?")
+_NUMBER = re.compile(r"(\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE]([+-]?\d{1,2}))?", re.ASCII)
+_WITH_COMMA = re.compile(r"\s*(\d[\d_]*(?:,\d+)+(?:\.\d+)?)", re.ASCII)
 _MAX_TEXT = 60
 
 
@@ -39,13 +40,40 @@ def parse_number(text: str) -> Fraction:
     Raises
     ------
     UsageError
-        If the text is not a non-negative decimal number.
+        If the text is not a non-negative decimal number, or has a comma inside.
     """
     match = _NUMBER.fullmatch(text.strip()) if len(text) <= _MAX_TEXT else None
     if match is None:
+        refuse_comma(text)
         raise UsageError(f"{shown(text)} is not a number")
-    digits = match[1].replace("_", "").replace(",", "")
+    digits = match[1].replace("_", "")
     return Fraction(digits.rstrip(".")) * Fraction(10) ** int(match[2] or 0)
+
+
+def refuse_comma(text: str) -> None:
+    """Refuse a number with a comma, which some read as a decimal point and others as nothing.
+
+    Raises
+    ------
+    UsageError
+        If the text begins with such a number; the message names both readings.
+
+    Examples
+    --------
+    >>> refuse_comma("66,89 GiB")
+    Traceback (most recent call last):
+    lrkv_plan.errors.UsageError: '66,89 GiB': is it 66.89 or 6689? write it without a comma
+    """
+    match = _WITH_COMMA.match(text) if len(text) <= _MAX_TEXT else None
+    if match is None:
+        return
+    whole, *others = match[1].partition(".")[0].split(",")
+    joined = match[1].replace(",", "")
+    if len(others) == 1 and "." not in match[1]:
+        raise UsageError(
+            f"{shown(text)}: is it {whole}.{others[0]} or {joined}? write it without a comma"
+        )
+    raise UsageError(f"{shown(text)}: has commas inside a number; write {joined} if that is meant")
 
 
 def _parse_with_unit(text: str, units: dict[str, int], what: str, example: str) -> Fraction:
@@ -53,6 +81,7 @@ def _parse_with_unit(text: str, units: dict[str, int], what: str, example: str) 
     match = _NUMBER.match(stripped) if len(stripped) <= _MAX_TEXT else None
     unit = stripped[match.end() :].strip().lower() if match else ""
     if match is None or unit not in units:
+        refuse_comma(text)
         raise UsageError(f"{shown(text)} is not {what}; write for example {example!r}")
     return parse_number(match[0]) * units[unit]
 

@@ -2,8 +2,11 @@ from fractions import Fraction
 
 import pytest
 
+from lrkv_plan.calculators.cache_bytes import bytes_per_token
 from lrkv_plan.dtypes import STORAGE_FORMATS, storage_format
 from lrkv_plan.errors import SpecError
+from lrkv_plan.specs.attention_text import swap_attention
+from tests.conftest import make_model
 
 # Bytes of a row of 128 scalars, by hand: payload bits + scale bits, over 8.
 ROW_OF_128 = {
@@ -54,3 +57,22 @@ def test_an_unknown_format_names_the_nearest() -> None:
 def test_checkpoint_spellings_are_aliases() -> None:
     assert storage_format("bfloat16").name == "bf16"
     assert storage_format("fp8_e4m3").name == "fp8"
+
+
+def test_a_cached_inverse_rms_is_one_scalar_beside_the_blocks() -> None:
+    # One scale per head and token: b bytes where nothing else has scales, 2 where blocks have.
+    plain = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp8_ds_mla": 1}
+    expected = {name: plain.get(name, 2) for name in STORAGE_FORMATS}
+    held = {n: f.of_tensor("key_scale").row_bytes(1) for n, f in STORAGE_FORMATS.items()}
+    assert held == expected
+
+
+def test_lrkv_with_cached_norms_in_q8_0_by_hand() -> None:
+    # 4 heads of 64, rank 32: two shared rows of 2 blocks (2 * 34 B), 8 private rows of 1 block,
+    # 4 scales of 2 B: 2 * 68 + 8 * 34 + 4 * 2 = 416, not 4 * 34 for the scales.
+    backbone = make_model({"family": "mha", "n_heads": 4, "head_dim": 64})
+    model = swap_attention(backbone, "lrkv:32,key_norm=rms_cached")
+    assert bytes_per_token(model, kv_dtype="q8_0") == 416
+    # mxfp4: 2 * (32 + 2) + 8 * (16 + 1) + 4 * 2 = 212; bf16: 2 * (2 * 64 + 8 * 32 + 4) = 776.
+    assert bytes_per_token(model, kv_dtype="mxfp4") == 212
+    assert bytes_per_token(model, kv_dtype="bf16") == 776

@@ -13,13 +13,15 @@ PACKAGE = Path(__file__).parent.parent / "lrkv_plan"
 MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
     "errors": set(),
     "units": {"errors"},
-    "whole_files": {"errors"},
+    "files": {"errors"},
+    "whole_files": {"errors", "files"},
     "dtypes": {"errors"},
-    "specs": {"errors", "units", "dtypes", "specs", "pydantic", "yaml", "numpy"},
+    "specs": {"errors", "files", "units", "dtypes", "specs", "pydantic", "yaml", "numpy"},
     "attention": {"errors", "dtypes", "specs", "attention"},
     "calculators": {"errors", "units", "dtypes", "specs", "attention", "calculators", "numpy"},
     "calibration": {
         "errors",
+        "files",
         "units",
         "dtypes",
         "specs",
@@ -34,6 +36,7 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
     },
     "audit": {
         "errors",
+        "files",
         "units",
         "dtypes",
         "specs",
@@ -45,6 +48,7 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
     },
     "checkpoint": {
         "errors",
+        "files",
         "dtypes",
         "specs",
         "attention",
@@ -82,6 +86,7 @@ MAY_IMPORT = {  # layer -> layers and heavy libraries that its files may name
     },
     "cli": {
         "errors",
+        "files",
         "units",
         "dtypes",
         "specs",

@@ -19,7 +19,7 @@ BLOCKS = re.findall(r"```console\n\$ lrkv-plan ([^\n]+)\n(.*?)```", README, re.D
 
 @pytest.mark.parametrize(("command", "shown"), BLOCKS, ids=[command for command, _ in BLOCKS])
 def test_shown_output_is_what_the_command_prints(command: str, shown: str) -> None:
-    assert CliRunner().invoke(app, shlex.split(command)).stdout == shown
+    assert CliRunner().invoke(app, shlex.split(command)).output == shown
 
 
 def test_every_command_is_shown_or_named() -> None:

@@ -61,7 +61,7 @@ def _key_and_value(spec: GroupedSpec, model_dim: int) -> list[WeightMatrix]:
     return [
         WeightMatrix(
             name=name, rows=model_dim, cols=spec.n_kv_heads * width, role=WeightRole.KEY_VALUE,
-            units=spec.n_kv_heads,
+            units=spec.n_kv_heads, makes_rows=True,
         )
         for name, width in widths.items()
     ]  # fmt: skip
@@ -70,14 +70,17 @@ def _key_and_value(spec: GroupedSpec, model_dim: int) -> list[WeightMatrix]:
 def _vectors(spec: GroupedSpec) -> list[WeightMatrix]:
     """Biases and sinks, dealt out by head; query and key norms, whole on every GPU."""
     heads, kv_heads, key_dim = spec.n_heads, spec.n_kv_heads, spec.head_dim
-    rows: list[tuple[bool, str, int, int | None]] = [
-        (spec.sinks, "sinks", heads, heads),
-        (spec.qkv_bias, "query_bias", heads * key_dim, heads),
-        (spec.qkv_bias, "key_value_bias", kv_heads * (key_dim + spec.v_head_dim), kv_heads),
-        (spec.qk_norm, "qk_norm", 2 * key_dim, None),
+    rows: list[tuple[bool, str, int, int | None, bool]] = [
+        (spec.sinks, "sinks", heads, heads, False),
+        (spec.qkv_bias, "query_bias", heads * key_dim, heads, False),
+        (spec.qkv_bias, "key_value_bias", kv_heads * (key_dim + spec.v_head_dim), kv_heads, True),
+        (spec.qk_norm, "query_norm", key_dim, None, False),
+        (spec.qk_norm, "key_norm", key_dim, None, True),
     ]
     return [
-        WeightMatrix(name=name, rows=size, cols=1, role=WeightRole.OTHER, units=units)
-        for present, name, size, units in rows
+        WeightMatrix(
+            name=name, rows=size, cols=1, role=WeightRole.OTHER, units=units, makes_rows=makes
+        )
+        for present, name, size, units, makes in rows
         if present
     ]

@@ -40,16 +40,24 @@ def latent_layout(spec: LatentSpec, model_dim: int) -> AttentionLayout:
     key_value = WeightRole.KEY_VALUE
     weights = (
         *_query_weights(spec, model_dim),
-        WeightMatrix(name="latent_down", rows=model_dim, cols=latent + rope, role=key_value),
-        WeightMatrix(name="latent_norm", rows=latent, cols=1, role=key_value),
+        WeightMatrix(
+            name="latent_down", rows=model_dim, cols=latent + rope, role=key_value, makes_rows=True
+        ),
+        WeightMatrix(name="latent_norm", rows=latent, cols=1, role=key_value, makes_rows=True),
         WeightMatrix(
             name="latent_up", rows=latent, cols=heads * (nope + value_dim), role=key_value,
-            units=heads,
+            units=heads, makes_rows=spec.cached_form == "heads",
         ),
         *output_weights(spec, model_dim, value_dim),
     )  # fmt: skip
     return AttentionLayout(
-        label=spec.label(), n_heads=heads, cached=_cached(spec), weights=weights, work=_work(spec)
+        label=spec.label(),
+        n_heads=heads,
+        cached=_cached(spec),
+        weights=weights,
+        work=_work(spec),
+        has_latent_rows=spec.cached_form == "latent",
+        per_head_option="cached_form=heads",
     )
 
 
@@ -60,11 +68,15 @@ def _cached(spec: LatentSpec) -> tuple[CachedTensor, ...]:
     else:
         rows = [("latent", spec.latent_dim), ("rope_key", spec.rope_dim)]
         copies, sharding = 1, Sharding.REPLICATED
+    alone = {"latent": "latent_alone"} if not spec.rope_dim else {}
     return tuple(
-        CachedTensor(name=name, width=width, copies_per_layer=copies, sharding=sharding)
+        CachedTensor(
+            name=name, width=width, copies_per_layer=copies, sharding=sharding,
+            row_of=alone.get(name),
+        )
         for name, width in rows
         if width
-    )
+    )  # fmt: skip
 
 
 def _work(spec: LatentSpec) -> tuple[DecodeWork, ...]:

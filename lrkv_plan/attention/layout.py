@@ -34,6 +34,7 @@ class CachedTensor:
     """Rows that one layer keeps per token: ``copies_per_layer`` rows of ``width`` scalars.
 
     ``payload_width`` is the part of ``width`` that carries values; the rest aligns the row.
+    ``row_of`` names the row to a storage format that lays it out unlike others of its name.
     """
 
     name: str
@@ -41,6 +42,12 @@ class CachedTensor:
     copies_per_layer: int
     sharding: Sharding
     payload_width: int | None = None
+    row_of: str | None = None
+
+    @property
+    def stored_as(self) -> str:
+        """The name under which storage formats know the row."""
+        return self.row_of or self.name
 
     def copies_per_gpu(self, tp_size: int) -> int:
         """Copies on one GPU of ``tp_size``: ceil(copies / P), or all when replicated.
@@ -71,7 +78,8 @@ class WeightMatrix:
     """``copies`` matrices of ``rows`` x ``cols``; a vector has one column.
 
     ``units`` is how many equal shares (heads, groups of heads) tensor parallelism deals out; fewer
-    shares than GPUs are repeated evenly. None means whole on every GPU.
+    shares than GPUs are repeated evenly. None means whole on every GPU. ``makes_rows`` means that
+    it makes what the cache keeps, so that a layer which reads another layer's rows has none.
     """
 
     name: str
@@ -80,6 +88,7 @@ class WeightMatrix:
     role: WeightRole
     copies: int = 1
     units: int | None = None
+    makes_rows: bool = False
 
     @property
     def n_params(self) -> int:
@@ -131,13 +140,28 @@ class DecodeWork:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLayout:
-    """One layer's attention. ``work[0]`` is the path that a serving engine would take."""
+    """One layer's attention. ``work[0]`` is the path that a serving engine would take.
+
+    ``has_latent_rows`` says that one cached row is key and value of all heads, which old engines
+    could not keep; ``per_head_option`` is the design's option that caches every head instead.
+    """
 
     label: str
     n_heads: int
     cached: tuple[CachedTensor, ...]
     weights: tuple[WeightMatrix, ...]
     work: tuple[DecodeWork, ...]
+    has_latent_rows: bool = False
+    per_head_option: str | None = None
+
+    def weights_held(self, *, reuses_cache: bool) -> tuple[WeightMatrix, ...]:
+        """The layer's weights: all, or those that do not make rows where it reuses a cache.
+
+        Gemma 4's shared layers have no key and value projections and no key norm (transformers,
+        modeling_gemma4.py). Gemma 3n's code still declares them there and never runs them: they are
+        left out too.
+        """
+        return tuple(w for w in self.weights if not (reuses_cache and w.makes_rows))
 
     def check_tp_size(self, tp_size: int) -> None:
         """Raise ``PlacementError`` unless an engine can run this layer on ``tp_size`` GPUs.

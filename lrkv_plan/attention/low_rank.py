@@ -21,7 +21,8 @@ def low_rank_layout(spec: LowRankSpec, model_dim: int) -> AttentionLayout:
     -----
     Cache per token and layer, in scalars: g (d_h + d_v) + H (r_K + r_V); at g = 1 and one rank
     2 (d_h + H r) (eq. 9). Residual rows are padded to ``rank_alignment``. ``rope_decoupled`` adds
-    one shared rotary key of d_R, ``rms_cached`` one scale per head.
+    one shared rotary key of d_R, ``rms_cached`` one inverse RMS per head: b bytes in plain formats,
+    2 in formats that keep scales of their own (``lrkv_plan.dtypes``).
     Weights of keys and values: g d (d_h + d_v) + H [r_K (d + d_h) + r_V (d + d_v)]; a decoupled
     rotary key adds d d_R, and H d d_R to the query.
 
@@ -75,19 +76,29 @@ def _weights(spec: LowRankSpec, model_dim: int) -> tuple[WeightMatrix, ...]:
         ("value", spec.v_head_dim, spec.value_rank),
     ):
         weights += [
-            WeightMatrix(name=full, rows=rows, cols=cols, copies=copies, role=role, units=copies)
-            for full, rows, cols, copies in (
-                (f"shared_{name}", model_dim, width, groups),
-                (f"{name}_down", model_dim, rank, heads),
-                (f"{name}_basis", width, rank, heads),
+            WeightMatrix(
+                name=full, rows=rows, cols=cols, copies=copies, role=role, units=copies,
+                makes_rows=makes,
             )
-        ]
+            for full, rows, cols, copies, makes in (
+                (f"shared_{name}", model_dim, width, groups, True),
+                (f"{name}_down", model_dim, rank, heads, True),
+                (f"{name}_basis", width, rank, heads, False),
+            )
+        ]  # fmt: skip
     if spec.rope_dim:
-        weights.append(WeightMatrix(name="rope_key", rows=model_dim, cols=spec.rope_dim, role=role))
-    if spec.qk_norm:
         weights.append(
-            WeightMatrix(name="qk_norm", rows=2 * spec.head_dim, cols=1, role=WeightRole.OTHER)
+            WeightMatrix(
+                name="rope_key", rows=model_dim, cols=spec.rope_dim, role=role, makes_rows=True
+            )
         )
+    if spec.qk_norm:
+        weights += [
+            WeightMatrix(
+                name=name, rows=spec.head_dim, cols=1, role=WeightRole.OTHER, makes_rows=makes
+            )
+            for name, makes in (("query_norm", False), ("key_norm", True))
+        ]
     return tuple(weights)
 
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from lrkv_plan.audit.claim import Claim, ClaimFile, Explanation, Row, Tolerance
 from lrkv_plan.errors import SpecError, did_you_mean, shown
+from lrkv_plan.files import as_path
 from lrkv_plan.specs.base import Frozen
 from lrkv_plan.specs.explain import explain
 from lrkv_plan.specs.loader import shipped_files, validate
@@ -58,9 +59,7 @@ def claim_files(argument: str | None) -> list[Path]:
     shipped = shipped_files(CLAIM_FOLDER)
     if argument is None:
         return shipped
-    path = Path(argument).expanduser() if "\0" not in argument else None
-    if path is None:
-        raise SpecError(f"{shown(argument)} is not a path")
+    path = as_path(argument)
     if path.suffix in (".yaml", ".yml", ".json") or "/" in argument:
         return [path]
     names: dict[str, list[Path]] = {}

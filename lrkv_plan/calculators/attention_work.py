@@ -42,7 +42,7 @@ class AttentionWork:
     def rows(self, context_tokens: Any) -> Any:
         """Rows that each sequence scans; a number or an array as the context is."""
         if self.fixed_rows is not None:
-            return self.fixed_rows
+            return self.fixed_rows + 0 * context_tokens  # an array where the contexts are one
         if self.window_tokens is None:
             return context_tokens
         if isinstance(context_tokens, int):
@@ -140,10 +140,12 @@ def _layer_work(
     heads = layout.n_heads // tp_size
     cached = [(t, t.copies_per_gpu(tp_size)) for t in layout.cached]
     index = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in group.index)
-    written = sum(float(n * storage.of_tensor(t.name).row_bytes(t.width)) for t, n in cached)
+    written = sum(float(n * storage.of_tensor(t.stored_as).row_bytes(t.width)) for t, n in cached)
     flops = FLOPS_PER_MULTIPLY_ADD / tp_size
     read = sum(
-        _reads(heads, n, heads_per_tile) * n * float(storage.of_tensor(t.name).row_bytes(t.width))
+        _reads(heads, n, heads_per_tile)
+        * n
+        * float(storage.of_tensor(t.stored_as).row_bytes(t.width))
         for t, n in cached
     )
     return AttentionWork(

@@ -43,6 +43,24 @@ def largest_fitting(
     return values[low - 1] if low else None
 
 
+def widest_latent(model: ModelSpec) -> int:
+    """The widest MLA latent that compresses anything. [scalars]
+
+    A latent is made from the ``model_dim`` scalars of a token and makes the keys and values of all
+    heads: wider than either, the hidden state or the heads themselves would be the smaller cache.
+    """
+    backbones = (g.attention.backbone() for g in model.attention_groups if g.attention is not None)
+    return min(model.model_dim, max(b.n_heads * (b.head_dim + b.v_head_dim) for b in backbones))
+
+
+def latent_bound_remark(model: ModelSpec) -> str:
+    """What to say where the budget would allow a latent wider than ``widest_latent``."""
+    return (
+        f"the budget would allow an MLA latent beyond {widest_latent(model):,}, the widest that "
+        f"compresses anything: the hidden state has {model.model_dim:,} scalars"
+    )
+
+
 def budget_bytes(
     model: ModelSpec, budget: Budget, *, tp_size: int = 1, kv_dtype: str = "bf16"
 ) -> Fraction:
@@ -53,6 +71,8 @@ def budget_bytes(
     """
     if budget.bytes_per_token is not None:
         return Fraction(budget.bytes_per_token, 1 if budget.per_gpu else tp_size)
+    if budget.share_of_own is not None:
+        return budget.share_of_own * bytes_per_token(model, kv_dtype=kv_dtype, tp_size=tp_size)
     share = Fraction(1) if budget.share_of_mha is None else budget.share_of_mha
     other = reference_mha(model) if budget.design is None else swap_attention(model, budget.design)
     return share * bytes_per_token(other, kv_dtype=kv_dtype, tp_size=tp_size)

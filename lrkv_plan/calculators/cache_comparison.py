@@ -154,7 +154,7 @@ def _row_tensors(
     layout = layout_of(group.attention, model.model_dim)
     layout.check_tp_size(workload.tp_size)
     for tensor in layout.cached:
-        row_bytes = group.count * storage.of_tensor(tensor.name).row_bytes(tensor.width)
+        row_bytes = group.count * storage.of_tensor(tensor.stored_as).row_bytes(tensor.width)
         copies, per_gpu = tensor.copies_per_layer, tensor.copies_per_gpu(workload.tp_size)
         yield {
             "layers": group.count,

@@ -13,7 +13,7 @@ from lrkv_plan.calculators.parameters import (
     parameter_count,
 )
 from lrkv_plan.calculators.placement import Placement, try_placements
-from lrkv_plan.specs.attention_text import design_label, swap_attention
+from lrkv_plan.specs.attention_text import design_label, swap_attention, swapped_label
 from lrkv_plan.specs.model import ModelSpec
 
 
@@ -21,8 +21,8 @@ def designs(model: ModelSpec, texts: Sequence[str]) -> list[tuple[str, ModelSpec
     """(label, model) for the model's own design, or for each ``--attention`` text."""
     if not texts:
         return [(design_label(model), model)]
-    swapped = (swap_attention(model, text) for text in texts)
-    return [(design_label(one), one) for one in swapped]
+    swapped = [(text, swap_attention(model, text)) for text in texts]
+    return [(swapped_label(model, text, one), one) for text, one in swapped]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ def row_bytes_per_layer(
     layout.check_tp_size(tp_size)
     return sum(
         (
-            t.copies_per_gpu(tp_size) * storage.of_tensor(t.name).row_bytes(t.width)
+            t.copies_per_gpu(tp_size) * storage.of_tensor(t.stored_as).row_bytes(t.width)
             for t in layout.cached
         ),
         start=Fraction(0),

@@ -41,7 +41,7 @@ def layer_bits(
                 w.copies
                 * storage.matrix_bits("attention", w.rows, w.cols)
                 * w.share_per_gpu(parallel.tp_size)
-                for w in layout.weights
+                for w in layout.weights_held(reuses_cache=group.reuses_cache)
             )
     own = groups[0]
     if own.feed_forward is not None:

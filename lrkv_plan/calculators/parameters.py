@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lrkv_plan.attention.families import layout_of
-from lrkv_plan.attention.layout import WeightRole
+from lrkv_plan.attention.layout import WeightMatrix, WeightRole
 from lrkv_plan.calculators.cache_bytes import reference_mha
 from lrkv_plan.errors import RequirementError, SpecError
 from lrkv_plan.specs.model import (
@@ -50,7 +50,9 @@ def parameter_count(model: ModelSpec) -> ParameterCount:
     -----
     Keys and values per layer, as each family's builder states them: MHA 2 d H d_h; GQA
     2 d G d_h; LRKV 2 g d d_h + 2 H r (d + d_h); MLA d (d_c + d_R) + d_c H (d_nope + d_v) + d_c.
-    Attention adds query, output, their biases and query/key norms. Embeddings: vocabulary x d,
+    Attention adds query, output, their biases and query/key norms. A layer that reuses another
+    layer's cache has no weights that make rows: no key, value or down projection, no key norm; it
+    keeps what reads rows (LRKV's bases, MLA's up projection). Embeddings: vocabulary x d,
     twice when untied. Feed-forward: three matrices d x width when gated, else two.
 
     Examples
@@ -73,13 +75,20 @@ def parameter_count(model: ModelSpec) -> ParameterCount:
     )
 
 
+def attention_weights(group: LayerGroup, model_dim: int) -> tuple[WeightMatrix, ...]:
+    """The attention weights of one layer of the group; none without attention."""
+    if group.attention is None:
+        return ()
+    layout = layout_of(group.attention, model_dim)
+    return layout.weights_held(reuses_cache=group.reuses_cache)
+
+
 def kv_params(model: ModelSpec) -> int:
     """Weights of the key and value projections over all layers; biases are not counted here."""
     return sum(
         group.count * weight.n_params
         for group in model.layers
-        if group.attention is not None
-        for weight in layout_of(group.attention, model.model_dim).weights
+        for weight in attention_weights(group, model.model_dim)
         if weight.role is WeightRole.KEY_VALUE
     )
 
@@ -91,10 +100,8 @@ def kv_params_ratio_to_mha(model: ModelSpec) -> Fraction | None:
 
 
 def _attention_params(model: ModelSpec, group: LayerGroup) -> int:
-    if group.attention is None:
-        return 0
-    layout = layout_of(group.attention, model.model_dim)
-    return group.count * sum(weight.n_params for weight in layout.weights)
+    weights = attention_weights(group, model.model_dim)
+    return group.count * sum(weight.n_params for weight in weights)
 
 
 def feed_forward_params(block: FeedForward, model_dim: int) -> int:

@@ -105,7 +105,7 @@ def _shared_away(
         return Fraction(0)
     away = Fraction(0)
     for tensor in layout_of(group.attention, model.model_dim).cached:
-        row_bytes = storage.of_tensor(tensor.name).row_bytes(tensor.width)
+        row_bytes = storage.of_tensor(tensor.stored_as).row_bytes(tensor.width)
         used = tensor.copies_per_gpu(tp_size) * row_bytes
         held = Fraction(tensor.copies_per_layer, tp_size) * row_bytes
         away += used - held

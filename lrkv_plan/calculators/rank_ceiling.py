@@ -14,7 +14,14 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.attention.families import layout_of
-from lrkv_plan.calculators.budget_fit import Fit, budget_bytes, infeasible, largest_fitting
+from lrkv_plan.calculators.budget_fit import (
+    Fit,
+    budget_bytes,
+    infeasible,
+    largest_fitting,
+    latent_bound_remark,
+    widest_latent,
+)
 from lrkv_plan.calculators.cache_bytes import bytes_per_token, reference_mha
 from lrkv_plan.calculators.decode_work import arithmetic_ratio_limit, arithmetic_ratio_to_mha
 from lrkv_plan.calculators.exact import as_count, over_each, simplest
@@ -41,6 +48,7 @@ class RankCeiling:
     grouped: Fit | None
     latent: Fit | None
     alignment: int
+    remarks: tuple[str, ...] = ()
 
 
 def rank_ceiling(
@@ -67,7 +75,8 @@ def rank_ceiling(
     context_tokens : cached tokens at which decode arithmetic is compared. [tokens]
     options : the LRKV variant; plain when None.
     latent_rope_dim : MLA's rotary key for the comparison; the backbone's own, or head_dim / 2
-        (DeepSeek-V2, arXiv:2405.04434 section 2.1.4) when None. [scalars]
+        (DeepSeek-V2, arXiv:2405.04434 section 2.1.4) when None. The latent beside it is at most
+        as wide as the model: a wider one compresses nothing, and a remark says so. [scalars]
 
     Raises
     ------
@@ -127,6 +136,9 @@ def rank_ceiling(
         raise RequirementError(infeasible(wanted, limit, base, base / mha))
     aligned = largest(range(0, top + 1, math.lcm(step, alignment)), variant.text)
     assert aligned is not None, "rank 0 is a multiple of every alignment"
+    rope = _latent_rope_dim(model, latent_rope_dim)
+    latent = largest(range(1, widest_latent(model) + 1), lambda width: f"mla:{width}+{rope}")
+    wider = f"mla:{widest_latent(model) + 1}+{rope}"
     following = best.value + step
     dearer = bytes_of(variant.text(following)) if following <= top else None
     return RankCeiling(
@@ -139,9 +151,51 @@ def rank_ceiling(
         ),
         next_rank_shortfall_bytes=None if dearer is None else simplest(dearer - limit),
         grouped=largest(_runnable_kv_heads(model, tp_size), lambda heads: f"gqa:{heads}"),
-        latent=_largest_latent(model, latent_rope_dim, largest),
+        latent=latent,
         alignment=alignment,
+        remarks=(latent_bound_remark(model),) if bytes_of(wider) <= limit else (),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnReading:
+    """A share of MHA read against the model's own cache.
+
+    ``budget_share_of_own`` is what the budget is of the own design's bytes; ``text`` asks for the
+    same share of the own cache, and ``largest`` is its largest rank, None where not even rank 0
+    fits.
+    """
+
+    budget_share_of_own: Fraction
+    text: str
+    largest: Fit | None
+
+
+def own_reading(model: ModelSpec, budget: str, **told: Any) -> OwnReading | None:
+    """The other reading of a share, where MHA and the model's own design cache differently.
+
+    Parameters
+    ----------
+    told : as for ``rank_ceiling``.
+
+    Returns
+    -------
+    None where the budget is no share of MHA, or the own design caches what MHA does.
+    """
+    wanted = parse_budget(budget)
+    if wanted.share_of_mha is None:
+        return None
+    place = {name: told[name] for name in ("kv_dtype", "tp_size") if name in told}
+    own = bytes_per_token(model, **place)
+    limit = budget_bytes(model, wanted, **place)
+    if not own or limit == wanted.share_of_mha * own:
+        return None
+    text = f"{budget.strip().removesuffix(' of mha').removesuffix(' of MHA')} of own"
+    try:
+        largest = rank_ceiling(model, budget=text, **told).largest
+    except RequirementError:
+        largest = None
+    return OwnReading(budget_share_of_own=limit / own, text=text, largest=largest)
 
 
 def bytes_per_token_at_ranks(
@@ -208,14 +262,8 @@ def _runnable_kv_heads(model: ModelSpec, tp_size: int) -> list[int]:
     return [kv_heads for kv_heads in divisors_of(common) if runs(kv_heads)]
 
 
-def _largest_latent(
-    model: ModelSpec,
-    rope_dim: int | None,
-    largest: Callable[[Sequence[int], Callable[[int], str]], Fit | None],
-) -> Fit | None:
-    backbones = _backbones(model)
-    rope = rope_dim if rope_dim is not None else backbones[0].rope_dim
-    if rope is None:
-        rope = max(2, backbones[0].head_dim // 2)
-    widest = max(b.n_heads * (b.head_dim + b.v_head_dim) for b in backbones)
-    return largest(range(1, widest + 1), lambda latent: f"mla:{latent}+{rope}")
+def _latent_rope_dim(model: ModelSpec, stated: int | None) -> int:
+    """The rotary key's width as stated, the backbone's own, or half a head. [scalars]"""
+    first = _backbones(model)[0]
+    rope = stated if stated is not None else first.rope_dim
+    return max(2, first.head_dim // 2) if rope is None else rope

@@ -35,6 +35,7 @@ def step_model(
     tp_size: int = 1,
     heads_per_tile: int | None = None,
     path: str | None = None,
+    weight_bytes: int | None = None,
     relatives: Sequence[HardwareProfile] = (),
 ) -> StepModel:
     """The step of a design on one GPU of a tensor-parallel group.
@@ -42,6 +43,7 @@ def step_model(
     Parameters
     ----------
     weight_dtype : weight format; the model's own when None.
+    weight_bytes : weights of one GPU as known, instead of counting them. [bytes]
     relatives : profiles that may lend constants where this GPU was not measured.
 
     Raises
@@ -61,12 +63,14 @@ def step_model(
     >>> 5e-3 < step_time(step, context_tokens=8192, batch_size=1).step_s < 10e-3
     True
     """
-    dtype = weight_dtype or model.weight_dtype
+    dtype = weight_dtype or model.weight_dtype or ("bf16" if weight_bytes is not None else None)
     if dtype is None:
-        raise SpecError(f"{model.name}: weight_dtype is not stated; give --weight-dtype")
+        raise SpecError(
+            f"{model.name}: weight_dtype is not stated; give --weight-dtype, or --weights"
+        )
     work = step_work(
         model, kv_dtype=kv_dtype, weight_dtype=dtype, tp_size=tp_size,
-        heads_per_tile=heads_per_tile, path=path,
+        heads_per_tile=heads_per_tile, path=path, weight_bytes=weight_bytes,
     )  # fmt: skip
     storage = storage_format(kv_dtype).name
     kernels = tuple(_kernel(hardware, layer, storage, relatives) for layer in work.attention)

@@ -126,7 +126,8 @@ def step_time(
         _attention(layer, kernel, context_tokens, batch_size, query_tokens)
         for layer, kernel in zip(work.attention, model.kernels, strict=True)
     ]
-    attention, low, high, memory, compute = _summed(parts)
+    nothing = 0.0 * context_tokens * tokens
+    attention, low, high, memory, compute = _summed(parts, nothing)
     n_bytes, flops = work.linear.n_bytes(tokens), work.linear.n_flops(tokens)
     linear_memory = n_bytes / (LINEAR_BETA.value * model.mem_bandwidth_bytes_per_s)
     linear_compute = flops / (LINEAR_PHI.value * model.peak_flops_per_s)
@@ -169,9 +170,11 @@ def _attention(
     return (n * times[0], n * times[1], n * times[2], n * times[3], n * times[4])
 
 
-def _summed(parts: list[tuple[Any, Any, Any, Any, Any]]) -> tuple[Any, Any, Any, Any, Any]:
+def _summed(
+    parts: list[tuple[Any, Any, Any, Any, Any]], nothing: Any
+) -> tuple[Any, Any, Any, Any, Any]:
     if not parts:
-        return (0.0, 0.0, 0.0, 0.0, 0.0)
+        return (nothing, nothing, nothing, nothing, nothing)
     total = list(parts[0])
     for part in parts[1:]:
         total = [one + other for one, other in zip(total, part, strict=True)]

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from lrkv_plan.calculators.attention_work import AttentionWork, attention_work
-from lrkv_plan.calculators.weights import weight_bytes_per_gpu
+from lrkv_plan.calculators.parameters import parameter_count
+from lrkv_plan.calculators.weights import refuse_unbounded_weights, weight_bytes_per_gpu
+from lrkv_plan.errors import SpecError
 from lrkv_plan.specs.model import ExpertFeedForward, LayerGroup, ModelSpec
 from lrkv_plan.specs.serving import Parallelism
+from lrkv_plan.specs.weight_formats import weight_format
 from lrkv_plan.units import FLOPS_PER_MULTIPLY_ADD
 
 ACTIVATION_BYTES = 2
@@ -58,30 +61,67 @@ class StepWork:
     remarks: tuple[str, ...]
 
 
-def linear_work(model: ModelSpec, *, weight_dtype: str, tp_size: int = 1) -> LinearWork:
+def linear_work(
+    model: ModelSpec, *, weight_dtype: str, tp_size: int = 1, weight_bytes: int | None = None
+) -> LinearWork:
     """The weights' pass of one GPU.
+
+    Parameters
+    ----------
+    weight_bytes : weights of one GPU as known, spread over the parts as the spec counts them; None
+        counts them. [bytes]
 
     Raises
     ------
     SpecError
-        If the spec does not state a part of the weights.
+        If the spec does not state a part of the weights; without ``weight_bytes`` also if it has
+        recurrent layers, whose weights it does not hold.
     PlacementError
         If weights cannot be dealt out.
     """
     parallel = Parallelism(tp_size=tp_size)
+    if weight_bytes is None:
+        refuse_unbounded_weights(model)
+    elif parameter_count(model).missing:
+        return _whole_pass(model, weight_bytes, weight_dtype)
     held = weight_bytes_per_gpu(model, parallel=parallel, weight_dtype=weight_dtype).fullest
     plain = weight_bytes_per_gpu(model, parallel=parallel, weight_dtype="bf16").fullest
     share = _expert_share(model)
+    scale = 1.0 if weight_bytes is None else weight_bytes / held.total
     # Embedding rows are looked up, not read whole; a tied head is read whole as the head.
     head = held.head or held.embeddings
     dense = held.total - held.experts - held.embeddings - held.head - held.extra + head
     params = (plain.total - plain.experts - plain.embeddings - plain.head - plain.extra) / 2
     params += (plain.head or plain.embeddings) / 2 + share * plain.experts / 2
     return LinearWork(
-        dense_bytes=float(dense),
-        expert_bytes=float(held.experts),
+        dense_bytes=scale * dense,
+        expert_bytes=scale * held.experts,
         expert_share=share,
         token_flops=FLOPS_PER_MULTIPLY_ADD * params,
+        embedding_row_bytes=float(model.model_dim * ACTIVATION_BYTES),
+    )
+
+
+def _whole_pass(model: ModelSpec, weight_bytes: int, weight_dtype: str) -> LinearWork:
+    """Known weights of a spec that does not state its parts: all are read, and multiplied, a step.
+
+    Raises
+    ------
+    SpecError
+        If the model has experts, of which a step reads an unknown part.
+    """
+    if any(isinstance(group.feed_forward, ExpertFeedForward) for group in model.layers):
+        missing = ", ".join(parameter_count(model).missing)
+        raise SpecError(
+            f"{model.name}: {missing} not stated, so how much of the weights a step reads is "
+            "unknown; add it to the model file"
+        )
+    bits = weight_format(weight_dtype).bits_per_scalar
+    return LinearWork(
+        dense_bytes=float(weight_bytes),
+        expert_bytes=0.0,
+        expert_share=0.0,
+        token_flops=FLOPS_PER_MULTIPLY_ADD * weight_bytes * 8 / bits,
         embedding_row_bytes=float(model.model_dim * ACTIVATION_BYTES),
     )
 
@@ -107,6 +147,7 @@ def step_work(
     tp_size: int = 1,
     heads_per_tile: int | None = None,
     path: str | None = None,
+    weight_bytes: int | None = None,
 ) -> StepWork:
     """Everything that one GPU does in a decode step.
 
@@ -123,12 +164,14 @@ def step_work(
         attention=attention_work(
             model, kv_dtype=kv_dtype, tp_size=tp_size, heads_per_tile=heads_per_tile, path=path
         ),
-        linear=linear_work(model, weight_dtype=weight_dtype, tp_size=tp_size),
+        linear=linear_work(
+            model, weight_dtype=weight_dtype, tp_size=tp_size, weight_bytes=weight_bytes
+        ),
         n_all_reduces=blocks if tp_size > 1 else 0,
         all_reduce_token_bytes=float(model.model_dim * ACTIVATION_BYTES),
         n_layers=model.n_layers,
         tp_size=tp_size,
-        remarks=tuple(_remarks(model)),
+        remarks=tuple(_remarks(model, weight_bytes)),
     )
 
 
@@ -139,8 +182,13 @@ def _n_blocks(group: LayerGroup) -> int:
     return has_mixer + (block is not None and block.kind != "none")
 
 
-def _remarks(model: ModelSpec) -> Iterator[str]:
+def _remarks(model: ModelSpec, weight_bytes: int | None) -> Iterator[str]:
+    if weight_bytes is not None:
+        yield (
+            f"weights: {weight_bytes:,} B a GPU as given, spread over the parts as the spec counts "
+            "them; all but embeddings and idle experts are read every step"
+        )
     if any(group.index for group in model.layers):
         yield "sparse attention is timed as if it read every cached row: an upper bound"
     if any(group.state for group in model.layers):
-        yield "recurrent layers: their state is read and written; their own weights are not stated"
+        yield "recurrent layers: their state is read and written; their arithmetic is left out"

@@ -114,6 +114,33 @@ def weight_bytes_per_gpu(
     )
 
 
+def uncounted_weights(model: ModelSpec) -> tuple[str, ...]:
+    """Parts whose weights the spec names and nothing counts; empty where a total covers them.
+
+    What is computed from the counted weights is then a bound: at least so many bytes of weights,
+    at most so many sequences.
+    """
+    return () if model.extra_params else model.uncounted_parts
+
+
+def refuse_unbounded_weights(model: ModelSpec) -> None:
+    """Refuse a model whose counted weights may be a small part of all.
+
+    Raises
+    ------
+    SpecError
+        If it has recurrent layers: their weights are as large as those of attention layers, and no
+        bound on them is known.
+    """
+    n_recurrent = sum(group.count for group in model.layers if group.state)
+    if n_recurrent:
+        raise SpecError(
+            f"{model.name}: the weights of {n_recurrent} recurrent layers are not counted, so "
+            "memory and times cannot be; give the weights of one GPU (--weights '50 GiB'), or the "
+            "pool (--kv-memory)"
+        )
+
+
 def _check_stated(model: ModelSpec) -> None:
     missing = parameter_count(model).missing
     if missing:

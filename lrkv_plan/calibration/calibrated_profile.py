@@ -16,6 +16,7 @@ from lrkv_plan.calibration.decode_fit import PathFit, RoleError, role_error
 from lrkv_plan.calibration.device_profiles import (
     MEASURED_NOTE,
     citation,
+    profile_entry,
     profile_with,
     read_on,
     rounded,
@@ -60,10 +61,9 @@ def _entry(result: FitResult, fit: PathFit, preferred: bool) -> KernelConstants:
     judged = fit.overall if fit.overall.n else role_error(fit.errors)
     low, high = fit.band90
     constants = {name: rounded(value) for name, value in fit.fit.constants.items()}
-    return KernelConstants(
-        kernel=fit.kernel,
-        kv_dtype=_kv_dtype(fit),
-        form=fit.fit.form,
+    return profile_entry(
+        f"{fit.path} {fit.dtype}",
+        kernel=fit.kernel, kv_dtype=_kv_dtype(fit), form=fit.fit.form,
         regime="cold" if fit.cache_state == "cold" else "l2_hot",
         preferred=preferred, **constants, peak=fit.scale.peak_name,
         identified=fit.fit.identified, n_points=fit.fit.n_points, held_out_by=method,
@@ -71,7 +71,7 @@ def _entry(result: FitResult, fit: PathFit, preferred: bool) -> KernelConstants:
         held_out_p90_error=round(judged.p90 or 0.0, 4),
         band90=(rounded(low), rounded(high)), backend=f"torch/{fit.path}",
         backend_version=result.info.torch, source=citation(result.info)[:2000],
-        licence=LICENCE, remark=_remark(result, fit),
+        licence=LICENCE, remark=_remark(result, fit)[:2000],
     )  # fmt: skip
 
 
@@ -80,6 +80,9 @@ def _remark(result: FitResult, fit: PathFit) -> str:
     verdict = result.verdict(fit)
     warnings = {
         "noisy": "FORCED: the run was noisy, constants may be far off",
+        "impossible": f"FORCED: {'; '.join(result.impossible(fit))}: the machine's rates were "
+        "measured too low",
+        "false yardstick": "FORCED: the machine's rates were measured too low",
         "poor": "FORCED: held-out error above the stated limit",
         "not judged": "FORCED: no held-out points",
     }

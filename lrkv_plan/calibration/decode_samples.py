@@ -8,17 +8,29 @@ loss of power could take the last rows: waiting for the disk after each would ta
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from lrkv_plan.calibration.samples import MAX_TABLE_BYTES, read_rows, regular_bytes
+from lrkv_plan.calibration.torch_gate import TORCH_DTYPES
 from lrkv_plan.errors import CalibrationError, shown
+from lrkv_plan.specs.kernels import KERNELS
 
 ROLES = ("fit", "random", "rank", "heads", "context")  # all but fit are held out
+# What a cell may hold. Times: one nanosecond to eleven days; other numbers: no product overflows.
+TIMES_S = (1e-9, 1e6)
+LARGEST = 1e18
+AT_LEAST_ONE = ("n_heads", "n_copies", "head_dim", "batch_size", "context_tokens", "query_tokens")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "role": ROLES, "kernel": KERNELS, "device": ("cpu", "cuda"), "dtype": tuple(TORCH_DTYPES),
+    "cache_state": ("cold", "hot"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +96,15 @@ class SampleFile:
         self.path = path
         try:
             self.rows = list(read_samples(path)) if _drop_cut_row(path) else []
-            self._file = path.open("a", encoding="utf-8", newline="")
-            if self._file.tell() == 0:
-                self._write(",".join(COLUMNS) + "\r\n")
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise CalibrationError(f"{path}: cannot be written: {error.strerror}") from None
+        if not self._size():
+            try:
+                self._write(",".join(COLUMNS) + "\r\n")
+            except CalibrationError:
+                self._file.close()
+                raise
 
     def append(self, sample: DecodeSample) -> None:
         """Write one row.
@@ -96,24 +112,47 @@ class SampleFile:
         Raises
         ------
         CalibrationError
-            If the disk does not take it.
+            If the disk does not take it; the rows before it stay.
         """
         text = io.StringIO(newline="")
         csv.writer(text).writerow([_text(getattr(sample, name)) for name in COLUMNS])
-        try:
-            self._write(text.getvalue())
-        except OSError as error:
-            raise CalibrationError(f"{self.path}: cannot be written: {error.strerror}") from None
+        self._write(text.getvalue())
         self.rows.append(sample)
 
     def close(self) -> None:
-        """Sync the file to disk and close it."""
-        os.fsync(self._file.fileno())
-        self._file.close()
+        """Sync the file to disk and close it.
+
+        Raises
+        ------
+        CalibrationError
+            If the disk does not take what was written.
+        """
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._refused(error) from None
+        finally:
+            self._file.close()
 
     def _write(self, text: str) -> None:
-        self._file.write(text)
-        self._file.flush()
+        """All of ``text`` or none of it."""
+        data = text.encode()
+        end = self._size()
+        try:
+            written = 0
+            while written < len(data):
+                written += self._file.write(data[written:]) or 0
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)
+            raise self._refused(error) from None
+
+    def _size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def _refused(self, error: OSError) -> CalibrationError:
+        kept = f"; the {len(self.rows)} samples in it are kept" if self.rows else ""
+        return CalibrationError(f"{self.path}: cannot be written: {error.strerror}{kept}")
 
 
 def read_samples(path: Path) -> list[DecodeSample]:
@@ -125,19 +164,7 @@ def read_samples(path: Path) -> list[DecodeSample]:
         If the file cannot be read, lacks a column, repeats a point's round, or a cell is not what
         its column holds.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CalibrationError(f"{path}: cannot be read: {reason}; check the path") from None
-    try:
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    except csv.Error as error:
-        raise CalibrationError(f"{path}: is no CSV table: {error}") from None
-    header = text.splitlines()[:1]
-    missing = [n for n in COLUMNS if n not in (header[0].split(",") if header else ())]
-    if missing:
-        raise CalibrationError(f"{path}: lacks the columns {', '.join(missing)}")
+    rows = read_rows(path, COLUMNS)
     samples = [_sample(row, f"{path}: line {line}") for line, row in enumerate(rows, start=2)]
     seen: set[tuple[str, int]] = set()
     for sample in samples:
@@ -160,7 +187,7 @@ def _drop_cut_row(path: Path) -> bool:
     """Cut the file after its last whole line; whether anything but a header may be left."""
     if not path.exists():
         return False
-    data = path.read_bytes()
+    data = regular_bytes(path, MAX_TABLE_BYTES)
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) != len(data):
         with path.open("r+b") as file:
@@ -188,14 +215,29 @@ def _sample(row: dict[str, str], where: str) -> DecodeSample:
             values[name] = _numbers(cell) if kind is tuple else kind(cell)
         except ValueError:
             raise CalibrationError(f"{where}: column {name}: {shown(cell)} is no value") from None
-    numbers = [v for v in values.values() if isinstance(v, int | float)]
-    numbers += [*values["repeats_s"], *values["controls_s"]]
-    if not all(0 <= v < float("inf") for v in numbers):
+    _check_values(values, where)
+    return DecodeSample(**values)
+
+
+def _check_values(values: Mapping[str, Any], where: str) -> None:
+    """Raise ``CalibrationError`` for values that no measurement has."""
+    times = [*values["repeats_s"], *values["controls_s"]]
+    numbers = [*(v for v in values.values() if isinstance(v, int | float)), *times]
+    if not all(0 <= v <= LARGEST for v in numbers):
         raise CalibrationError(f"{where}: every number must be finite and not negative")
-    if min(values["repeats_s"], default=0) <= 0 or values["n_bytes"] <= 0:
+    if not values["repeats_s"] or values["n_bytes"] <= 0:
         raise CalibrationError(f"{where}: repeats_s and n_bytes must be above 0")
+    if not all(TIMES_S[0] <= t <= TIMES_S[1] for t in times):
+        raise CalibrationError(
+            f"{where}: every time must be above 0: from {TIMES_S[0]:g} to {TIMES_S[1]:g} s"
+        )
     if len(values["controls_s"]) not in (0, len(values["repeats_s"])):
         raise CalibrationError(f"{where}: controls_s must be as many as repeats_s, or none")
-    if values["role"] not in ROLES:
-        raise CalibrationError(f"{where}: role {shown(values['role'])}: one of {', '.join(ROLES)}")
-    return DecodeSample(**values)
+    for name in AT_LEAST_ONE:
+        if values[name] < 1:
+            raise CalibrationError(f"{where}: column {name}: must be at least 1")
+    for name, choices in CHOICES.items():
+        if values[name] not in choices:
+            raise CalibrationError(
+                f"{where}: {name} {shown(values[name])}: one of {', '.join(choices)}"
+            )

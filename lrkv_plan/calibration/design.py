@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lrkv_plan.calibration.decode.paths import PATHS
-from lrkv_plan.errors import UsageError, did_you_mean
+from lrkv_plan.errors import SpecError, UsageError, did_you_mean, shown
 from lrkv_plan.specs.attention import AttentionSpec, Backbone, known_families
 from lrkv_plan.specs.attention_text import parse_attention
 
@@ -186,19 +186,18 @@ def _path_points(
             f"path {path!r} is unknown{did_you_mean(path, SERIES)}; known: {', '.join(SERIES)}"
         )
     series = SERIES[path]
-    base = PlannedPoint(
-        path=path, attention=series.designs[0], n_heads=series.heads[0], head_dim=scale.head_dim,
-        batch_size=1, context_tokens=scale.unit, dtype=dtype, role="fit",
-    )  # fmt: skip
+    base = _base(path, series.designs[0], series.heads[0], dtype, scale)
     largest = CROSSING_HEADS * max(scale.steps)
     room, steps = series.room or largest, scale.steps if series.room is None else scale.steps[:-1]
     between = tuple(s for s in scale.held_out_steps if s < max(steps))
-    own = [text for text in attention if _runs(replace(base, attention=text))]
+    own = [text for text in attention if not why_no_design(path, text)]
     designs = (*series.designs, *(t for t in own if t not in series.held_out_designs))
 
     def at(
         role: str, text: str, heads: int, steps: Sequence[int], turn: int
     ) -> Iterator[PlannedPoint]:
+        if not _fits(replace(base, attention=text, n_heads=heads)):
+            return  # one of the user's designs that needs other head counts of the series
         for index, step in enumerate(steps):
             wanted = scale.batches[(index + turn) % len(scale.batches)]
             batch, step = scale.capped(heads, wanted, step, room)
@@ -215,23 +214,63 @@ def _path_points(
         yield from at("rank", text, middle, steps, turn)
     for turn, text in enumerate(designs[:2]):
         yield from at("heads", text, series.held_out_heads, steps[turn::2], turn)
-    yield from at("context", designs[-1], middle, between, 0)
+    last = [h for h in (middle, *series.heads)
+            if _fits(replace(base, attention=designs[-1], n_heads=h))]  # fmt: skip
+    yield from at("context", designs[-1], last[0], between, 0)
     yield from _crossing(base, scale)
     for _ in range(4):
         heads, step = draw.choice(series.heads), draw.choice(between)
         batch, step = scale.capped(heads, draw.choice(scale.batches), step, room)
-        yield replace(
+        point = replace(
             base, attention=draw.choice(designs), n_heads=heads, batch_size=batch, role="random",
             context_tokens=PAGE * int(scale.unit * step * draw.uniform(0.7, 1.4) / PAGE),
         )  # fmt: skip
+        if _fits(point):
+            yield point
 
 
-def _runs(point: PlannedPoint) -> bool:
-    """Whether the point's path can run its design; raises ``SpecError`` for one without sense."""
-    family = point.attention.replace(",", ":").partition(":")[0].strip().lower()
-    if family not in known_families() or point.path not in PATHS:
+def why_no_design(path: str, text: str) -> str:
+    """Why a path cannot be sampled with that design; nothing where it can.
+
+    Examples
+    --------
+    >>> why_no_design("grouped/plain", "gqa:8"), why_no_design("mla/absorbed", "gqa:8")
+    ('', 'mla/absorbed runs other designs')
+    >>> why_no_design("grouped/plain", "gqa:7")
+    "attention 'gqa:7': n_kv_heads 7 does not divide 32 heads: 1, 2, 4, 8, 16, 32"
+    """
+    family = text.replace(",", ":").partition(":")[0].strip().lower()
+    if family not in known_families():
+        return f"family {shown(family)} is unknown{did_you_mean(family, known_families())}"
+    reason = f"{path} runs other designs"
+    for heads in SERIES[path].heads:
+        try:
+            spec = _base(path, text, heads).spec()
+        except SpecError as error:
+            reason = str(error)
+            continue
+        return "" if path in PATHS and PATHS[path].applies(spec) else f"{path} runs other designs"
+    return reason
+
+
+def _base(
+    path: str, text: str, heads: int, dtype: str = "fp32", scale: Scale | None = None
+) -> PlannedPoint:
+    """The least point of a path with that design and so many heads."""
+    size = scale or SCALES["cpu"]
+    return PlannedPoint(
+        path=path, attention=text, n_heads=heads, head_dim=size.head_dim, batch_size=1,
+        context_tokens=size.unit, dtype=dtype, role="fit",
+    )  # fmt: skip
+
+
+def _fits(point: PlannedPoint) -> bool:
+    """Whether the point's heads can have its design."""
+    try:
+        point.spec()
+    except SpecError:
         return False
-    return PATHS[point.path].applies(point.spec())
+    return True
 
 
 def _crossing(base: PlannedPoint, scale: Scale) -> Iterator[PlannedPoint]:

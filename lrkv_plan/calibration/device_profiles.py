@@ -5,11 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
 
 from lrkv_plan.calibration.decode_fit import Scale
 from lrkv_plan.calibration.run_info import RunInfo
 from lrkv_plan.errors import CalibrationError
 from lrkv_plan.specs.base import Source
+from lrkv_plan.specs.explain import explain
 from lrkv_plan.specs.hardware import PEAK_NAMES, HardwareProfile
 from lrkv_plan.specs.kernels import KernelConstants
 from lrkv_plan.specs.profile_text import with_block
@@ -100,6 +104,22 @@ def profile_with(
         if (e.kernel, e.kv_dtype, e.regime, e.backend) not in slots
     )
     return with_block(text, "kernels", [*entries, *kept], comment)
+
+
+def profile_entry(name: str, **fields: Any) -> KernelConstants:
+    """One set of fitted constants as a profile states it.
+
+    Raises
+    ------
+    CalibrationError
+        If a profile may not hold one of them: the calls were no decode steps of this device.
+    """
+    try:
+        return KernelConstants(**fields)
+    except ValidationError as error:
+        raise CalibrationError(
+            f"{name}: no profile may state what was fitted: {explain(error, KernelConstants)}"
+        ) from None
 
 
 def citation(info: RunInfo) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +20,18 @@ from lrkv_plan.calibration.points import (
     measured_points,
     noise,
 )
-from lrkv_plan.calibration.run_info import RUN_FILE, SAMPLES_FILE, RunInfo, read_run_info
-from lrkv_plan.errors import CalibrationError
+from lrkv_plan.calibration.run_info import (
+    LARGEST_EXCESS,
+    RUN_FILE,
+    SAMPLES_FILE,
+    RunInfo,
+    largest_share,
+    read_run_info,
+)
+from lrkv_plan.calibration.samples import regular_bytes
+from lrkv_plan.errors import CalibrationError, SpecError, UsageError
 from lrkv_plan.specs.hardware import HardwareProfile
-from lrkv_plan.specs.loader import find_hardware, load_all_hardware
+from lrkv_plan.specs.loader import find_hardware, load_all_hardware, validate
 from lrkv_plan.specs.strict_files import read_text
 
 MAX_ERROR = 0.15  # held-out median above which a fit is refused
@@ -62,10 +71,48 @@ class FitResult:
         """Whether the run's points do not repeat well enough to be fitted."""
         return self.noise is None or self.noise > self.noise_limit
 
+    def impossible(self, fit: PathFit) -> list[str]:
+        """Each share of the path that no machine can reach, with its value and the limit.
+
+        A cold call cannot read faster than memory, none can compute faster than the peak. Where
+        caches were left hot, a cached set is read from them, and its bandwidth may be any.
+        """
+        own = self.profile_text is None
+        peak = fit.scale.peak_name
+        limits = {
+            "beta": largest_share(self.info) if own else 1 + LARGEST_EXCESS,
+            "phi": largest_share(self.info, peak) if own else 1 + LARGEST_EXCESS,
+        }
+        units = {
+            "beta": f"{fit.scale.bandwidth / 1e9:,.4g} GB/s",
+            "phi": f"{fit.scale.peak / 1e9:,.4g} GFLOP/s",
+        }
+        if fit.cache_state != "cold":
+            del limits["beta"]
+        return [
+            f"{name} {fit.fit.constants[name]:.3g} of {units[name]}, at most {limit:.3g}"
+            for name, limit in limits.items()
+            if fit.fit.constants[name] > limit
+        ]
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether a share shows that what all shares refer to was measured too low."""
+        return any(self.impossible(fit) for fit in self.fits)
+
     def verdict(self, fit: PathFit) -> str:
-        """``accepted``, or why not: ``noisy``, ``poor`` (held-out error) or ``not judged``."""
+        """``accepted``, or why not.
+
+        ``noisy``; ``impossible`` (a share above what the machine can do); ``false yardstick``
+        (another path's share shows that the measured rates are too low); ``not judged``; ``poor``
+        (held-out error).
+        """
         if self.is_noisy:
             return "noisy"
+        if self.impossible(fit):
+            return "impossible"
+        if self.profile_text is None and self.is_impossible:
+            return "false yardstick"
         if fit.overall.median is None:
             return "not judged"
         return "poor" if fit.overall.median > self.max_error else "accepted"
@@ -78,12 +125,24 @@ class FitResult:
     @property
     def refusal(self) -> str | None:
         """Why the fit is refused, in one line; None where every path is accepted."""
+        forced = f"`lrkv-plan calibrate fit {shlex.quote(str(self.folder))} --force` writes"
         if self.is_noisy:
             seen = "cannot be told" if self.noise is None else f"is {self.noise:.1%}"
             return (
                 f"the run was noisy: its median split-half instability {seen}, at most "
-                f"{self.noise_limit:.0%} is fitted; repeat it on a quiet machine, or --force "
-                "writes a labelled profile"
+                f"{self.noise_limit:.0%} is fitted; on a quiet machine, `calibrate run` with the "
+                f"same options and --resume adds rounds; {forced} a labelled profile; both keep "
+                "the samples"
+            )
+        if self.is_impossible:
+            found = [
+                f"{f.path} {f.dtype} {share}" for f in self.fits for share in self.impossible(f)
+            ]
+            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+            return (
+                f"{'; '.join(found[:3])}{more}: nothing exceeds a machine's own rates, so the "
+                "machine was probably loaded while they were measured (or the profile states them "
+                f"too low); measure on a quiet machine, or {forced} a labelled profile"
             )
         poor = [
             f"{f.path} {f.dtype} {self.verdict(f)}"
@@ -97,7 +156,7 @@ class FitResult:
         return (
             f"{len(poor)} of {len(self.fits) + len(self.not_fitted)} paths refused: "
             f"{', '.join(poor)}; held-out median error may be at most {self.max_error:.0%} "
-            "(--max-error), --force writes them with a label"
+            f"(--max-error), {forced} them with a label"
         )
 
 
@@ -180,13 +239,12 @@ def holds_decode_samples(path: Path) -> bool:
         If the file cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            header = file.readline(10_000).decode("utf-8", errors="replace")
-    except OSError as error:
-        raise CalibrationError(
-            f"{path}: cannot be read: {error.strerror}; check the path"
-        ) from None
-    return {"point", "repeats_s"} <= set(header.strip().split(","))
+        start = regular_bytes(path, 0, at_most=10_000).decode("utf-8-sig", errors="replace")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CalibrationError(f"{path}: cannot be read: {reason}; check the path") from None
+    header = start.splitlines()[:1]
+    return {"point", "repeats_s"} <= set("".join(header).strip().split(","))
 
 
 def _info(folder: Path, path: Path, points: Sequence[MeasuredPoint]) -> RunInfo:
@@ -197,13 +255,15 @@ def _info(folder: Path, path: Path, points: Sequence[MeasuredPoint]) -> RunInfo:
     if (folder / RUN_FILE).exists():
         return read_run_info(folder)
     first = points[0].sample
-    if first.device not in ("cpu", "cuda"):
-        raise CalibrationError(f"{path}: device {first.device!r}: must be cpu or cuda")
-    return RunInfo(
-        device="cuda" if first.device == "cuda" else "cpu", device_name=first.device_name or None,
-        threads=first.threads, cache_state=first.cache_state,
-        notes=(f"no {RUN_FILE} beside the samples: software, date and command are unknown",),
-    )  # fmt: skip
+    told = {
+        "device": first.device, "device_name": first.device_name or None,
+        "threads": first.threads, "cache_state": first.cache_state,
+        "notes": (f"no {RUN_FILE} beside the samples: software, date and command are unknown",),
+    }  # fmt: skip
+    try:
+        return validate(RunInfo, told, path)
+    except SpecError as error:
+        raise CalibrationError(str(error)) from None
 
 
 def _profile(
@@ -214,6 +274,11 @@ def _profile(
         found = profile_of_device(info.device_name, load_all_hardware(spec_dir))
         gpu = found.name if found else None
     if gpu is None:
+        if spec_dir is not None and info.device == "cpu":
+            raise UsageError(
+                f"--spec-dir {spec_dir}: no profile is looked up, since the shares refer to what "
+                "this run measured; --gpu names one that they are to refer to"
+            )
         return measured_profile(info), None
     profile, path = find_hardware(gpu, spec_dir=spec_dir)
     return profile, read_text(path)

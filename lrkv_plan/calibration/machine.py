@@ -20,11 +20,42 @@ import torch
 
 from lrkv_plan.calibration.timing import CpuStopwatch, CudaStopwatch, Stopwatch, best_rate
 from lrkv_plan.calibration.torch_gate import torch_dtype
+from lrkv_plan.errors import UsageError
 
 STREAM_BYTES = 256 * 2**20
 GEMM_SIZE = {"cpu": 768, "cuda": 8192}
-PROBE_SECONDS = 0.6
+PROBE_SECONDS = 0.2
+N_YARDSTICKS = 2  # before a run, and as many after it
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+@functools.cache
+def n_cores() -> int:
+    """Cores that this process could use when it first asked; measuring then keeps to one."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_on(device: torch.device, asked: int | None) -> int:
+    """Threads of a measurement: as asked, one if nothing was, 0 on a GPU.
+
+    Raises
+    ------
+    UsageError
+        If a GPU or more threads than cores were asked for.
+    """
+    if device.type != "cpu":
+        if asked is not None:
+            raise UsageError(
+                f"--threads {asked}: counts CPU threads, and {device.type} is measured"
+            )
+        return 0
+    threads = 1 if asked is None else asked
+    if not 1 <= threads <= n_cores():
+        raise UsageError(
+            f"--threads {threads}: this process may use {n_cores()} cores; allowed are 1 to "
+            f"{n_cores()}"
+        )
+    return threads
 
 
 def prepare_cpu(threads: int) -> str:
@@ -60,7 +91,8 @@ def measured_peaks(device: torch.device, dtypes: Sequence[str], watch: Stopwatch
 
     Returns
     -------
-    ``stream_bytes_per_s`` and ``peak_flops_per_s``: the best of ``PROBE_SECONDS`` each.
+    ``stream_bytes_per_s`` and ``peak_flops_per_s``: the best of ``PROBE_SECONDS`` each. Measured
+    once, they say nothing about how well they repeat: ``run_info.yardsticks`` joins several.
 
     Notes
     -----

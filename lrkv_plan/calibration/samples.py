@@ -10,8 +10,11 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
+import stat
 import zlib
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +34,12 @@ _NEEDED = (
     "gpu", "family", "backend", "kv_dtype", "batch", "kv_len", "n_heads", "n_kv_heads",
     "head_dim", "latency_us",
 )  # fmt: skip
+MAX_TABLE_BYTES = 64 * 2**20  # unpacked; ten times the largest table that is in use
+MAX_ROWS = 500_000
+MAX_LINE_CHARS = 2**20
+# What a cell may hold: one nanosecond to eleven days, and counts that no product overflows.
+LATENCIES_US = (1e-3, 1e12)
+COUNTS = (1.0, 1e9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +91,96 @@ def read_rows(path: Path, needed: tuple[str, ...] = _NEEDED) -> list[dict[str, s
     Raises
     ------
     CalibrationError
-        If the file cannot be read, or lacks one of the columns ``needed``.
+        If the file cannot be read, is too large, lacks one of the columns ``needed``, or has a row
+        with more or fewer cells than the header.
+    """
+    reader = csv.DictReader(_lines(path, table_text(path)))
+    rows: list[dict[str, str]] = []
+    try:
+        missing = [name for name in needed if name not in (reader.fieldnames or ())]
+        if missing:
+            raise CalibrationError(f"{path}: lacks the columns {', '.join(missing)}")
+        for row in reader:
+            if None in row or None in row.values():
+                raise CalibrationError(
+                    f"{path}: line {reader.line_num}: "
+                    + ("has more cells than the header" if None in row
+                       else "has fewer cells than the header: what is not there is no value")
+                )  # fmt: skip
+            if len(rows) == MAX_ROWS:
+                raise CalibrationError(f"{path}: holds more than {MAX_ROWS:,} rows; fit a part")
+            rows.append(row)
+    except csv.Error as error:
+        raise CalibrationError(
+            f"{path}: line {reader.line_num}: is no CSV table: {error}"
+        ) from None
+    return rows
+
+
+def table_text(path: Path) -> str:
+    """The text of a regular file, unpacked where it is gzipped, of bounded size.
+
+    Raises
+    ------
+    CalibrationError
+        If it is a pipe, a device or a folder, is larger than ``MAX_TABLE_BYTES``, or no UTF-8 text.
     """
     try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        data = regular_bytes(path, MAX_TABLE_BYTES)
+        if data[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+                data = packed.read(MAX_TABLE_BYTES + 1)
+            _check_size(path, len(data), MAX_TABLE_BYTES)
+        return data.decode("utf-8-sig")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise CalibrationError(f"{path}: cannot be read: {reason}; check the path") from None
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in needed if name not in (reader.fieldnames or ())]
-    if missing:
-        raise CalibrationError(f"{path}: lacks the columns {', '.join(missing)}")
-    return list(reader)
+
+
+def regular_bytes(path: Path, limit: int, at_most: int | None = None) -> bytes:
+    """What a regular file holds, or its first ``at_most`` bytes.
+
+    Raises
+    ------
+    CalibrationError
+        If it is a pipe, a device or a folder, or larger than ``limit`` bytes.
+    OSError, ValueError
+        If it cannot be opened or read.
+    """
+    # Without O_NONBLOCK, opening a pipe would wait for somebody who writes to it.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise CalibrationError(
+                f"{path}: is {_kind(found.st_mode)}; a regular file of samples is needed"
+            )
+        if at_most is None:
+            _check_size(path, found.st_size, limit)
+        return file.read(limit if at_most is None else at_most)
+
+
+def _check_size(path: Path, size: int, limit: int) -> None:
+    if size > limit:
+        raise CalibrationError(
+            f"{path}: larger than {limit // 2**20} MiB (unpacked); not a table of samples"
+        )
+
+
+def _kind(mode: int) -> str:
+    """What a path is that is no regular file."""
+    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    return next((name for holds, name in kinds if holds(mode)), "a device")
+
+
+def _lines(path: Path, text: str) -> Iterator[str]:
+    """The lines of a table, however they end (LF, CRLF or a lone CR)."""
+    for number, line in enumerate(io.StringIO(text, newline=None), start=1):
+        if len(line) > MAX_LINE_CHARS:
+            raise CalibrationError(
+                f"{path}: line {number}: longer than {MAX_LINE_CHARS:,} characters"
+            )
+        yield line
 
 
 def grouped_rows(rows: list[dict[str, str]]) -> dict[GroupKey, list[dict[str, str]]]:
@@ -131,18 +217,11 @@ def samples_of(rows: list[dict[str, str]], *, bandwidth: float, peak: float) -> 
     Raises
     ------
     CalibrationError
-        If a cell is not a positive number, or the storage format has no known width.
+        If a cell is no number that a call can have, or the storage format has no known width.
     """
-    import numpy as np
 
     def column(name: str) -> FloatArray:
-        try:
-            values = np.array([float(row[name]) for row in rows])
-        except (TypeError, ValueError):
-            raise CalibrationError(f"column {name}: every cell must be a number") from None
-        if not (np.isfinite(values).all() and (values > 0).all()):
-            raise CalibrationError(f"column {name}: every cell must be a positive number")
-        return values
+        return _column(rows, name, LATENCIES_US if name == "latency_us" else COUNTS)
 
     kv_dtype = rows[0]["kv_dtype"]
     if kv_dtype not in BYTES_PER_SCALAR:
@@ -166,3 +245,26 @@ def samples_of(rows: list[dict[str, str]], *, bandwidth: float, peak: float) -> 
         context_tokens=tokens, n_heads=n_heads, n_kv_heads=column("n_kv_heads"),
         head_dim=column("head_dim"), bandwidth=bandwidth, peak=peak,
     )  # fmt: skip
+
+
+def _column(rows: list[dict[str, str]], name: str, ends: tuple[float, float]) -> FloatArray:
+    """The cells of a column as numbers.
+
+    Raises
+    ------
+    CalibrationError
+        If the column is missing, or a cell is no number between the ``ends``.
+    """
+    import numpy as np
+
+    if name not in rows[0]:
+        raise CalibrationError(f"column {name} is missing; {rows[0]['family']} rows need it")
+    try:
+        values = np.array([float(row[name]) for row in rows])
+    except (TypeError, ValueError):
+        raise CalibrationError(f"column {name}: every cell must be a number") from None
+    if not ((values >= ends[0]) & (values <= ends[1])).all():
+        raise CalibrationError(
+            f"column {name}: every cell must be a positive number from {ends[0]:g} to {ends[1]:g}"
+        )
+    return values

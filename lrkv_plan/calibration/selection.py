@@ -105,9 +105,11 @@ def shape_index(samples: KernelSamples) -> npt.NDArray[np.intp]:
 
 
 def at_random(samples: KernelSamples, n_folds: int = 4, seed: int = 0) -> list[Fold]:
-    """Folds of rows drawn without regard to shape."""
+    """Folds of rows drawn without regard to shape; none if there are fewer than two."""
     import numpy as np
 
+    if n_folds < 2:
+        return []
     return _folds(np.random.default_rng(seed).permutation(len(samples)) % n_folds, n_folds)
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lrkv_plan.calibration.device_profiles import profile_with
+from lrkv_plan.calibration.device_profiles import profile_entry, profile_with
+from lrkv_plan.calibration.run_info import LARGEST_EXCESS
 from lrkv_plan.calibration.samples import (
     GroupKey,
     KernelSamples,
@@ -23,12 +24,12 @@ from lrkv_plan.calibration.selection import (
     judged,
     shape_index,
 )
+from lrkv_plan.calibration.whole_folder import write_together
 from lrkv_plan.errors import CalibrationError, UsageError
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.kernels import KernelConstants
 from lrkv_plan.specs.loader import find_hardware
 from lrkv_plan.specs.strict_files import read_text
-from lrkv_plan.whole_files import write_whole
 
 if TYPE_CHECKING:
     from lrkv_plan.calibration.samples import FloatArray
@@ -65,24 +66,47 @@ class TableFit:
     not_fitted: dict[str, str]
     max_error: float
 
+    def impossible(self, entry: KernelConstants) -> list[str]:
+        """Each share that is above what the profile's device can do, with its value and the limit.
+
+        Rows of the regime ``l2_hot`` read a cached set, whose bandwidth may be any.
+        """
+        names = ("beta", "phi") if entry.regime == "cold" else ("phi",)
+        limit = 1 + LARGEST_EXCESS
+        return [
+            f"{name} {getattr(entry, name):.3g}, at most {limit:.3g}"
+            for name in names
+            if getattr(entry, name) > limit
+        ]
+
     def verdict(self, entry: KernelConstants) -> str:
-        """``accepted`` or ``poor``."""
+        """``accepted``, ``impossible`` or ``poor``."""
+        if self.impossible(entry):
+            return "impossible"
         return "poor" if entry.held_out_median_error > self.max_error else "accepted"
+
+    def label(self, entry: KernelConstants) -> str | None:
+        """What a profile must say about a refused entry; None about others."""
+        if self.impossible(entry):
+            return f"FORCED: {'; '.join(self.impossible(entry))}: more than the device can do"
+        is_poor = self.verdict(entry) != "accepted"
+        return "FORCED: held-out error above the stated limit" if is_poor else None
 
     @property
     def refusal(self) -> str | None:
         """Why entries are refused, in one line; None where all are accepted."""
-        poor = [
-            f"{e.backend} {e.kernel} {e.kv_dtype} ({e.held_out_median_error:.1%})"
+        refused = [
+            f"{e.backend} {e.kernel} {e.kv_dtype} "
+            f"({'; '.join(self.impossible(e)) or f'{e.held_out_median_error:.1%}'})"
             for e in self.entries
             if self.verdict(e) != "accepted"
         ]
-        if not poor:
+        if not refused:
             return None
         return (
-            f"{len(poor)} of {len(self.entries)} fits refused: {', '.join(poor)}; held-out median "
-            f"error may be at most {self.max_error:.0%} (--max-error), --force writes them with a "
-            "label"
+            f"{len(refused)} of {len(self.entries)} fits refused: {', '.join(refused)}; held-out "
+            f"median error may be at most {self.max_error:.0%} (--max-error), and no device "
+            f"exceeds {self.profile.name}'s rates on cold caches; --force writes them with a label"
         )
 
 
@@ -119,7 +143,9 @@ def fit_table(
         if key.regime not in _REGIMES:
             continue
         try:
-            fits.append(fit_group(key, rows, profile))
+            fit = fit_group(key, rows, profile)
+            list(entries_of(fit, preferred=False))  # raises if no profile may state them
+            fits.append(fit)
         except CalibrationError as error:
             not_fitted[f"{key.backend} {key.kernel} {key.kv_dtype} {key.regime}"] = str(error)
     if not fits:
@@ -170,7 +196,8 @@ def entries_of(group: GroupFit, *, preferred: bool) -> Iterator[KernelConstants]
         if median != median:  # too few rows to hold any out twice
             scheme, (median, p90) = "rows", _shares(cell_fit.left_out)
         low, high = cell_fit.band90
-        yield KernelConstants(
+        yield profile_entry(
+            f"{key.backend} {key.kernel} {key.kv_dtype}",
             kernel=key.kernel, kv_dtype=key.kv_dtype, backend=key.backend,
             backend_version=group.version, form=fit.form, regime=key.regime, preferred=preferred,
             **{name: float(f"{value:.4g}") for name, value in fit.constants.items()},
@@ -189,23 +216,16 @@ def write_profile(result: TableFit, folder: Path, *, force: bool) -> list[Path]:
     UsageError
         If it exists and ``force`` is not given, or the folder cannot be written.
     """
-    path = folder / f"{result.profile.name}.calibrated.yaml"
     kept = [
-        e
-        if result.verdict(e) == "accepted"
-        else e.model_copy(update={"remark": "FORCED: held-out error above the stated limit"})
+        e if (label := result.label(e)) is None else e.model_copy(update={"remark": label})
         for e in result.entries
         if force or result.verdict(e) == "accepted"
     ]
     if not kept:
         return []
     text = profile_with(result.profile_text, result.profile, kept, COMMENT)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
-    write_whole(path, text, force=force)
-    return [path]
+    name = f"{result.profile.name}.calibrated.yaml"
+    return write_together(folder, {name: text}, force=force)
 
 
 def _preferred(fits: Sequence[GroupFit]) -> list[GroupFit]:

@@ -1,7 +1,8 @@
 """The way to Triton: its decorator and language, or stand-ins that only let kernels be imported.
 
-Triton comes with CUDA builds of torch on Linux. Set TRITON_INTERPRET=1 before this module is
-imported to run kernels on CPU tensors, slowly.
+Triton comes with CUDA builds of torch on Linux. Set TRITON_INTERPRET=1 before a kernel's file is
+imported to run kernels on CPU tensors, slowly. A process that only reads samples, or ends in an
+error, never imports it: its libraries report leaks on stderr when such a process ends.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ def _undecorated(function: Any) -> Any:
     return function
 
 
-jit: Any = _undecorated
-tl: Any = None
-if triton_is_installed():
-    jit = importlib.import_module("triton").jit
-    tl = importlib.import_module("triton.language")
+def __getattr__(name: str) -> Any:
+    """``jit`` and ``tl``, imported when a kernel's file asks for them and not before."""
+    if name not in ("jit", "tl"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not triton_is_installed():
+        return _undecorated if name == "jit" else None
+    library = importlib.import_module("triton.language" if name == "tl" else "triton")
+    return library if name == "tl" else library.jit

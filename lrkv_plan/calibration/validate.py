@@ -15,7 +15,7 @@ from lrkv_plan.calculators.kernel_time import KernelModel, KernelTime, kernel_ti
 from lrkv_plan.calibration.decode.paths import DecodePath, paths_for
 from lrkv_plan.calibration.decode.step import DecodeStep, build_step
 from lrkv_plan.calibration.device_profiles import profile_of_device
-from lrkv_plan.calibration.machine import describe, prepare_cpu, stopwatch_of
+from lrkv_plan.calibration.machine import describe, prepare_cpu, stopwatch_of, threads_on
 from lrkv_plan.calibration.points import estimator
 from lrkv_plan.calibration.torch_gate import resolve_device
 from lrkv_plan.calibration.validation_shapes import MAX_STEP_BYTES, Shape, model_shapes
@@ -62,7 +62,7 @@ def validate_model(
     contexts: Sequence[int] = (512, 2048, 8192),
     batches: Sequence[int] = (1, 4),
     tp_size: int = 1,
-    threads: int = 1,
+    threads: int | None = None,
     relatives: Sequence[HardwareProfile] = (),
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> list[ValidatedPoint]:
@@ -87,8 +87,9 @@ def validate_model(
     place = resolve_device(device)
     name = str(describe(place).get("device_name", place.type))
     _check_device(profile, place, name)
+    n_threads = threads_on(place, threads)
     if place.type == "cpu":
-        prepare_cpu(threads)
+        prepare_cpu(n_threads)
     chosen = dtype or DEFAULT_DTYPES[place.type]
     cases = [
         (shape, *_path_and_model(shape, profile, chosen, relatives))

@@ -46,6 +46,31 @@ def model_shapes(
     return list(found)
 
 
+def changed_shapes(
+    model: ModelSpec, contexts: Sequence[int], batches: Sequence[int], dtype: str
+) -> list[str]:
+    """What of the asked contexts and batches is measured otherwise, or not at all, and why."""
+    said: dict[str, None] = {}
+    for group in model.attention_groups:
+        if group.attention is None or group.reuses_cache or group.cached_over != "context":
+            continue
+        limits = [n for n in (group.window_tokens, model.max_context_tokens) if n is not None]
+        for context, batch in itertools.product(contexts, batches):
+            tokens = min([context, *limits])
+            label = group.attention.label()
+            if tokens < context:
+                why = "its window" if tokens == group.window_tokens else "the model's maximum"
+                said[f"{label}: {context:,} tokens are measured as {tokens:,}, {why}"] = None
+            shape = Shape(
+                spec=group.attention, model_dim=model.model_dim, batch_size=batch,
+                context_tokens=tokens,
+            )  # fmt: skip
+            if _scalars(shape) * storage_format(dtype).bits_per_scalar / 8 > MAX_STEP_BYTES:
+                what = f"{label}: batch {batch:,} at {tokens:,} tokens"
+                said[f"{what} is left out: its cache is above {MAX_STEP_BYTES:,} bytes"] = None
+    return list(said)
+
+
 def _scalars(shape: Shape) -> int:
     layout = layout_of(shape.spec, shape.model_dim)
     return layout.scalars_per_token() * shape.batch_size * shape.context_tokens

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lrkv_plan.checkpoint.base_fit import FitOptions
@@ -53,7 +54,7 @@ def inspect_layers(
         If a layer's weights cannot be read.
     """
     found = []
-    with ThreadPoolExecutor(n_threads) as pool:
+    with _interruptible(ThreadPoolExecutor(n_threads)) as pool:
         for layer in chosen:
             weights = layers.read(layer)
             key, value = (
@@ -73,3 +74,14 @@ def inspect_layers(
             )
             done(len(found))
     return found
+
+
+@contextmanager
+def _interruptible(pool: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
+    """A pool that is not waited for when the work is interrupted: a fit may take minutes."""
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()

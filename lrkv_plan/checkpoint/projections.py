@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from lrkv_plan.checkpoint.tensors import Array, Checkpoint, open_checkpoint
 from lrkv_plan.checkpoint.weight_names import Order, WeightNames, layer_prefix, weight_names
 from lrkv_plan.errors import SpecError, shown
+from lrkv_plan.files import kind_of
 from lrkv_plan.specs.attention import AttentionSpec
 from lrkv_plan.specs.loader import load_model
 from lrkv_plan.specs.model import LayerGroup, ModelSpec
@@ -172,11 +174,13 @@ def attention_layers(folder: Path) -> AttentionLayers:
     SpecError
         If config.json or the checkpoint is missing, damaged or of a layout that is not read.
     """
-    if not folder.is_dir():
-        raise SpecError(
-            f"{shown(str(folder))}: no such folder; inspect reads a checkpoint's folder"
-        )
-    if not (folder / "config.json").is_file():
+    if not os.path.isdir(folder):
+        try:
+            what = f"is {kind_of(os.stat(folder).st_mode)}"
+        except (OSError, ValueError):
+            what = "no such folder"
+        raise SpecError(f"{shown(str(folder))}: {what}; inspect reads a checkpoint's folder")
+    if not os.path.lexists(folder / "config.json"):
         raise SpecError(f"{folder}: the folder holds no config.json")
     model = load_model(folder / "config.json")
     if any(group.cached_over == "encoder" for group in model.layers):

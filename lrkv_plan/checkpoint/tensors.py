@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lrkv_plan.checkpoint.headers import checkpoint_weights
+from lrkv_plan.checkpoint.headers import TensorEntry, checkpoint_weights, read_header
 from lrkv_plan.errors import SpecError, shown
 
 Array = NDArray[Any]
@@ -31,12 +30,12 @@ class Checkpoint:
     files: Mapping[str, Path]
 
     @cached_property
-    def _headers(self) -> dict[Path, tuple[dict[str, Any], int]]:
+    def _headers(self) -> dict[Path, dict[str, TensorEntry]]:
         return {}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The tensor's shape, as its file's header states it."""
-        return tuple(self._entry(name)[0]["shape"])
+        return self._entry(name).shape
 
     def read(self, name: str) -> Array:
         """The tensor as float32.
@@ -46,18 +45,15 @@ class Checkpoint:
         SpecError
             If it is stored in another format than bf16, fp16 or fp32, or holds NaN or infinity.
         """
-        entry, data_start = self._entry(name)
-        path, dtype = self.files[name], str(entry["dtype"])
+        entry = self._entry(name)
+        path, dtype = self.files[name], entry.dtype
         if dtype not in _ON_DISK:
             raise SpecError(
                 f"{path}: {shown(name)} is stored as {dtype}; inspect reads {', '.join(_ON_DISK)}, "
                 "so convert a quantised checkpoint to one of them first"
             )
         try:
-            raw = np.memmap(
-                path, _ON_DISK[dtype], "r", data_start + entry["data_offsets"][0],
-                tuple(entry["shape"]),
-            )  # fmt: skip
+            raw = np.memmap(path, _ON_DISK[dtype], "r", entry.start, entry.shape)
         except (OSError, ValueError) as error:
             raise SpecError(f"{path}: cannot be read: {error}") from None
         if dtype == "BF16":
@@ -69,14 +65,11 @@ class Checkpoint:
             raise SpecError(f"{path}: {shown(name)} holds NaN or infinity, first at {where}")
         return values
 
-    def _entry(self, name: str) -> tuple[dict[str, Any], int]:
+    def _entry(self, name: str) -> TensorEntry:
         path = self.files[name]
         if path not in self._headers:
-            with path.open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                self._headers[path] = (json.loads(file.read(length)), 8 + length)
-        header, data_start = self._headers[path]
-        return header[name], data_start
+            self._headers[path] = read_header(path)
+        return self._headers[path][name]
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:

@@ -1,11 +1,11 @@
-"""The Typer application and its error boundary."""
+"""The Typer application; its error boundary is ``cli.boundary``."""
 
 import gc
-import sys
-from typing import Annotated, Any
+import os
+import signal
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from lrkv_plan import __version__
 from lrkv_plan.cli import (
@@ -27,24 +27,10 @@ from lrkv_plan.cli import (
     shard,
     validate,
 )
-from lrkv_plan.errors import PlanError
+from lrkv_plan.cli.boundary import INTERRUPTED, PlanGroup
+from lrkv_plan.cli.given import StrictTyper
 
-
-class PlanGroup(TyperGroup):
-    """Turns a PlanError into one line on stderr and its exit code; --debug keeps the traceback."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command behind the error boundary."""
-        try:
-            return super().invoke(ctx)
-        except PlanError as error:
-            if ctx.params.get("debug"):
-                raise
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(error.exit_code) from None
-
-
-app = typer.Typer(
+app = StrictTyper(
     name="lrkv-plan",
     cls=PlanGroup,
     help="Which attention should a model cache with, how large may its rank be, what does it cost?",
@@ -83,15 +69,16 @@ app.add_typer(hardware.app, name="hardware")
 
 
 def main() -> None:
-    """Entry point of the installed script."""
+    """Run the command line of this process."""
     # A short process frees nothing that matters: without collections, and with all objects exempt
     # from the one at exit, a command takes about a seventh less time (benchmarks/README.md).
     gc.disable()
     try:
         app()
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; keep the interpreter from flushing again.
-        sys.stdout = None
-        sys.exit(0)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            os._exit(INTERRUPTED)  # threads that still compute are not waited for
+        raise
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt
         gc.freeze()

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan.cli.given import refuse
 from lrkv_plan.cli.options import writes_table
 from lrkv_plan.errors import UsageError, did_you_mean, shown
 from lrkv_plan.report.tables import Table
@@ -44,6 +45,9 @@ def audit(
     from lrkv_plan.report.audit_views import audit_table, file_input, schema_document
 
     if schema:
+        refuse(["verdict"], "--schema prints the schema alone; leave it out")
+        if claims is not None:
+            raise UsageError("--schema prints the schema alone and takes no file")
         from lrkv_plan.audit.schema import claim_schema
 
         return schema_document(claim_schema())

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan.cli.given import refuse
 from lrkv_plan.cli.options import (
     AttentionOption,
     KvDtypeOption,
@@ -68,6 +69,8 @@ def cache(
         if context_tokens
         else [default_context(spec)]
     )
+    if all(group.cached_over != "encoder" for group in spec.layers):
+        refuse(["encoder_tokens"], f"{spec.name} has no cross-attention; leave it out")
     texts = attention or ()
     if detail:
         tensors = tensor_rows(spec, texts, contexts=contexts, workload=workload)

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lrkv_plan.cli import calibrate_fit
+from lrkv_plan.cli.given import StrictTyper
 from lrkv_plan.cli.options import SpecDirOption, writes_table
+from lrkv_plan.cli.plain_warnings import plain_warnings
 from lrkv_plan.report.tables import Table
 
 if TYPE_CHECKING:
     from lrkv_plan.specs.hardware import HardwareProfile
 
-app = typer.Typer(
+app = StrictTyper(
     help="Measure decode calls, fit the kernel model to them, and judge it.", no_args_is_help=True
 )
 calibrate_fit.register(app)
 
 
 @app.callback()
-def calibrate() -> None:
+def calibrate(context: typer.Context) -> None:
     """Measure decode calls, fit the kernel model to them, and judge it."""
+    context.with_resource(plain_warnings())
 
 
 @app.command("evaluate")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from lrkv_plan.cli.options import SpecDirOption, writes_table
+from lrkv_plan.cli.result_folder import is_folder, result_folder
 from lrkv_plan.report.tables import Table
 
 
@@ -31,6 +32,7 @@ def fit(
             "--output",
             "-o",
             metavar="DIR",
+            parser=result_folder,
             help="Folder for the profile and the report; that of the samples if not given.",
         ),
     ] = None,
@@ -72,10 +74,11 @@ def fit(
 
     require_scipy()
     limit = float(share(max_error, "--max-error") or 0)
-    folder = output or (samples if samples.is_dir() else samples.parent)
+    is_run = is_folder(samples)
+    folder = output or (samples if is_run else samples.parent)
     with progress_line(quiet) as told:
         told("fitting")
-        if samples.is_dir() or holds_decode_samples(samples):
+        if is_run or holds_decode_samples(samples):
             table, written = _fit_run(samples, folder, gpu, limit, force, spec_dir)
         else:
             table, written = _fit_table(samples, folder, gpu, limit, force, spec_dir)
@@ -123,7 +126,7 @@ def show(
 
     Example: lrkv-plan calibrate show here
     """
-    if "\0" not in source and Path(source).is_dir():
+    if "\0" not in source and is_folder(Path(source)):
         from lrkv_plan.calibration.fit_run import fit_run, require_scipy
         from lrkv_plan.report.calibration_fit_views import shown_run
 

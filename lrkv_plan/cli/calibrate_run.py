@@ -3,14 +3,18 @@
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lrkv_plan import units
+from lrkv_plan.cli.capacity_inputs import share
 from lrkv_plan.cli.options import one_count, writes_table
 from lrkv_plan.cli.progress import progress_line
+from lrkv_plan.cli.result_folder import result_folder
+from lrkv_plan.errors import CalibrationError, UsageError, shown
 from lrkv_plan.report.tables import Table
 
 if TYPE_CHECKING:
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
 
 RESERVE, RESERVE_S = 0.15, 12.0  # share of the budget and seconds, for the fit and the report
 INTERRUPTED = 130
+MAX_SEED = 10**9
 
 
 def register(app: typer.Typer) -> None:
@@ -33,6 +38,7 @@ def run(
             "--output",
             "-o",
             metavar="DIR",
+            parser=result_folder,
             help="Folder for samples.csv, run.json, the calibrated profile and the report.",
         ),
     ],
@@ -62,8 +68,11 @@ def run(
         str, typer.Option("--budget", metavar="TIME", help="Time for the whole command: 60s, 5min.")
     ] = "60s",
     threads: Annotated[
-        str, typer.Option("--threads", metavar="N", help="CPU threads; one repeats best.")
-    ] = "1",
+        str | None,
+        typer.Option(
+            "--threads", metavar="N", help="CPU threads; one, if not given, repeats best."
+        ),
+    ] = None,
     seed: Annotated[str, typer.Option("--seed", metavar="N", help="Of order and contents.")] = "1",
     hot: Annotated[
         bool, typer.Option("--hot", help="Leave caches as the last call left them.")
@@ -80,7 +89,9 @@ def run(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Replace earlier results, and keep a noisy or poor fit, labelled."
+            "--force",
+            help="Measure anew and, once its results are whole, replace what is in the folder; "
+            "keep a noisy or poor fit, labelled.",
         ),
     ] = False,
     quiet: Annotated[
@@ -92,6 +103,7 @@ def run(
     Example: lrkv-plan calibrate run --device cpu --budget 60s --output here
     """
     begun, seconds = time.monotonic(), units.parse_seconds(budget)
+    limit = float(share(max_error, "--max-error") or 0)
     from lrkv_plan.calibration.fit_run import require_scipy
     from lrkv_plan.calibration.torch_gate import require_torch
 
@@ -103,11 +115,46 @@ def run(
         device=device, dtypes=tuple(dtype or ()), paths=tuple(path or ()),
         attention=tuple(attention or ()), budget_s=seconds,
         deadline=begun + seconds - min(RESERVE * seconds, RESERVE_S),
-        seed=one_count(seed, "--seed"), threads=one_count(threads, "--threads"), cold=not hot,
-        resume=resume, force=force, command=shlex.join(["lrkv-plan", *sys.argv[1:]]),
+        seed=_seed(seed), threads=thread_count(threads), cold=not hot, resume=resume,
+        force=force, command=shlex.join(["lrkv-plan", *sys.argv[1:]]),
     )  # fmt: skip
+    if not (resume or force):
+        _keep_results(output)
     outcome = _measure(options, output, quiet)
-    return _fitted(outcome, max_error, force, quiet)
+    _require_two_rounds(outcome, options)
+    return _fitted(outcome, output, limit, force, quiet)
+
+
+def thread_count(text: str | None) -> int | None:
+    """``--threads`` of a command that measures: at most as many as there are cores."""
+    if text is None:
+        return None
+    from lrkv_plan.calibration.machine import n_cores
+
+    try:
+        return one_count(text, "--threads")
+    except UsageError as error:
+        raise UsageError(f"{error}; this process may use {n_cores()} cores") from None
+
+
+def _seed(text: str) -> int:
+    """A seed as a run's record can hold it."""
+    seed = one_count(text, "--seed")
+    if seed > MAX_SEED:
+        raise UsageError(f"--seed {shown(text)}: at most {MAX_SEED:,}")
+    return seed
+
+
+def _keep_results(folder: Path) -> None:
+    """Refuse to overwrite results whose samples lie elsewhere."""
+    from lrkv_plan.calibration.run_info import SAMPLES_FILE
+    from lrkv_plan.report.calibration_files import existing_results
+
+    found = [] if (folder / SAMPLES_FILE).exists() else existing_results(folder)
+    if found:
+        raise UsageError(
+            f"{folder} holds {', '.join(found)}; --force replaces them, or choose another --output"
+        )
 
 
 def _measure(options: "RunOptions", folder: Path, quiet: bool) -> "RunOutcome":
@@ -130,17 +177,41 @@ def _measure(options: "RunOptions", folder: Path, quiet: bool) -> "RunOutcome":
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _fitted(outcome: "RunOutcome", max_error: str, force: bool, quiet: bool) -> Table:
-    """What the samples say: profile and report beside them, and the table of paths."""
+def _require_two_rounds(outcome: "RunOutcome", options: "RunOptions") -> None:
+    """A run without them was too short, whatever its noise would seem to be; its samples stay."""
+    from lrkv_plan.calibration.session import MIN_ROUNDS, too_short
+
+    if outcome.n_rounds >= MIN_ROUNDS:
+        return
+    needed_s = outcome.needed_s + min(RESERVE_S, RESERVE / (1 - RESERVE) * outcome.needed_s)
+    raise CalibrationError(
+        f"{too_short(options.budget_s, outcome.n_points, needed_s)}; the {outcome.n_samples} "
+        f"samples are kept in {outcome.folder}: go on with the same command and --resume"
+    )
+
+
+def _fitted(outcome: "RunOutcome", folder: Path, limit: float, force: bool, quiet: bool) -> Table:
+    """What the samples say: profile and report beside them, and the table of paths.
+
+    Results of a run that replaces another are written beside its own samples first.
+    """
     from lrkv_plan.calibration.fit_run import fit_run
-    from lrkv_plan.cli.capacity_inputs import share
+    from lrkv_plan.calibration.session import replace_run
     from lrkv_plan.report.calibration_files import write_result
     from lrkv_plan.report.calibration_fit_views import fit_table
 
     with progress_line(quiet) as show:
         show("fitting")
-        result = fit_run(outcome.folder, max_error=float(share(max_error, "--max-error") or 0))
-        written = write_result(result, outcome.folder, force=force, overwrite=True)
+        result = replace(fit_run(outcome.folder, max_error=limit), folder=folder)
+        try:
+            written = write_result(result, outcome.folder, force=force, overwrite=True)
+        except UsageError as error:
+            raise UsageError(
+                f"{error}; the {outcome.n_samples} samples there are kept: go on with the same "
+                "command and --resume once there is room"
+            ) from None
+        if outcome.folder != folder:
+            written = replace_run(outcome.folder, folder)
     if not quiet:
         for path in written:
             typer.echo(f"wrote {path}", err=True)

@@ -16,6 +16,7 @@ from lrkv_plan.cli.capacity_options import (
     WeightDtypeOption,
     WeightsOption,
 )
+from lrkv_plan.cli.given import given, refuse
 from lrkv_plan.cli.options import (
     AttentionOption,
     KvDtypeOption,
@@ -24,6 +25,8 @@ from lrkv_plan.cli.options import (
     count_list,
     load,
     one_count,
+    optional_count,
+    whole,
     writes_table,
 )
 from lrkv_plan.cli.time_options import (
@@ -32,6 +35,7 @@ from lrkv_plan.cli.time_options import (
     SpeculativeOption,
     TpotOption,
 )
+from lrkv_plan.errors import UsageError
 from lrkv_plan.report.tables import Table
 
 
@@ -47,8 +51,13 @@ def capacity(
     attention: AttentionOption = None,
     n_gpus: NGpusOption = None,
     tp_size: Annotated[
-        str, typer.Option("--tp-size", metavar="P[,P...]", help="Tensor-parallel GPUs.")
-    ] = "1",
+        str | None,
+        typer.Option(
+            "--tp-size",
+            metavar="P[,P...]",
+            help="Tensor-parallel GPUs. Default: 1; with --min-gpus every power of two.",
+        ),
+    ] = None,
     pp_size: Annotated[str, typer.Option("--pp-size", metavar="N", help="Pipeline stages.")] = "1",
     dp_size: Annotated[
         str, typer.Option("--dp-size", metavar="N", help="Data-parallel attention cores.")
@@ -66,7 +75,7 @@ def capacity(
             "--context-tokens",
             metavar="T[,T...]",
             help="The engine's maximum length per sequence. Default: the longest of the given "
-            "lengths, or 8k.",
+            "lengths, or 8k, or the model's maximum.",
         ),
     ] = None,
     page_tokens: Annotated[
@@ -130,7 +139,7 @@ def capacity(
     ] = None,
     tpot_ms: TpotOption = None,
     speculative_tokens: SpeculativeOption = "1",
-    accepted_tokens: AcceptedOption = 1.0,
+    accepted_tokens: AcceptedOption = "1",
     gpu_hour_usd: GpuHourOption = None,
     detail: Annotated[
         bool, typer.Option("--detail", help="One row per term of the memory budget.")
@@ -143,60 +152,85 @@ def capacity(
     """
     from lrkv_plan.calculators.comparison import designs
     from lrkv_plan.engines.answers import capacity_answers, smallest_layouts
-    from lrkv_plan.engines.registry import engine_named
     from lrkv_plan.report.capacity_views import budget_table, capacity_table
-    from lrkv_plan.specs.engine_settings import EngineSettings
-    from lrkv_plan.specs.loader import load_hardware
     from lrkv_plan.specs.serving import Parallelism
 
+    is_timed = bool(given("tpot_ms", "speculative_tokens", "accepted_tokens"))
+    _refuse_unused(min_gpus, is_timed, detail, kv_memory)
     spec = load(model, spec_dir)
-    n_draft = inputs.whole(draft_layers, "--draft-layers")
-    hardware = load_hardware(gpu, spec_dir=spec_dir) if gpu else None
-    common = {
-        "hardware": hardware,
-        "checkpoint": inputs.checkpoint_beside(model, spec) if weights is None else None,
-        "engine": engine_named(engine),
-        "n_gpus": inputs.optional_count(n_gpus, "--n-gpus"),
-        "utilisation": inputs.share(utilisation, "--utilisation"),
-        "weight_dtype": weight_dtype,
-        "weight_bytes": inputs.size(weights, "--weights"),
-        "kv_memory_bytes": inputs.size(kv_memory, "--kv-memory"),
-        "rank_alignment": one_count(align, "--align"),
-        "gpu_hour_usd": gpu_hour_usd,
+    population = inputs.population_of(lengths, column, trace, length_percentiles)
+    contexts = inputs.contexts_of(context_tokens, population, spec)
+    n_draft = whole(draft_layers, "--draft-layers")
+    settings = {
+        "page_tokens": optional_count(page_tokens, "--page-tokens"),
+        "draft_layers": n_draft,
+        "draft_tokens": whole(draft_tokens, "--draft-tokens") if draft_tokens else min(1, n_draft),
+        "prefix_cache": prefix_cache,
     }
-    settings = EngineSettings(
-        context_tokens=1,
-        kv_dtype=kv_dtype,
-        page_tokens=inputs.optional_count(page_tokens, "--page-tokens"),
-        max_batched_tokens=inputs.batched_tokens(max_batched_tokens, hardware),
-        draft_layers=n_draft,
-        draft_tokens=(
-            inputs.whole(draft_tokens, "--draft-tokens") if draft_tokens else min(1, n_draft)
-        ),
-        prefix_cache=prefix_cache,
-    )
+    if max_batched_tokens is not None:
+        settings["max_batched_tokens"] = one_count(max_batched_tokens, "--max-batched-tokens")
+    first = inputs.one_deployment(
+        model_text=model, model=spec, gpu=gpu, engine=engine, context_tokens=contexts[0],
+        kv_dtype=kv_dtype, tp_size=1, n_gpus=n_gpus, weight_dtype=weight_dtype, weights=weights,
+        utilisation=utilisation, kv_memory=kv_memory, alignment=one_count(align, "--align"),
+        gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir, settings=settings,
+    )  # fmt: skip
+    inputs.refuse_unread(first.engine)
     sizes = {
         "pp_size": one_count(pp_size, "--pp-size"),
         "dp_size": one_count(dp_size, "--dp-size"),
         "ep_size": one_count(ep_size, "--ep-size"),
         "dcp_size": one_count(dcp_size, "--dcp-size"),
     }
-    population = inputs.population_of(lengths, column, trace, length_percentiles)
-    asked = inputs.deployments(
-        common,
-        settings,
-        contexts=inputs.contexts_of(context_tokens, population),
-        parallels=[Parallelism(tp_size=p, **sizes) for p in count_list(tp_size, "--tp-size")],
+    tp_sizes = count_list(tp_size, "--tp-size") if tp_size else [1]
+    if min_gpus and len(tp_sizes) > 1:
+        raise UsageError(f"--tp-size {tp_size}: --min-gpus takes one size, or searches all")
+    asked = [
+        replace(
+            first,
+            parallel=Parallelism(tp_size=size, **sizes),
+            settings=replace(first.settings, context_tokens=context),
+        )
+        for size in tp_sizes
+        for context in contexts
+    ]
+    chosen = designs(spec, attention or ())
+    inputs.refuse_alignment(chosen, first.rank_alignment)
+    target = (
+        inputs.latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir)
+        if is_timed
+        else None
     )
-    models = [one for _, one in designs(spec, attention or ())]
     if min_gpus:
         wanted = one_count(sequences or "1", "--sequences")
-        answers = smallest_layouts(models, asked, wanted)
+        only = tp_sizes[0] if tp_size else None
+        answers = smallest_layouts(chosen, asked, wanted, tp_size=only, target=target)
     else:
         uneven = None if population is None else population.lengths
-        target = inputs.latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir)
-        answers = capacity_answers(models, asked, lengths=uneven, target=target)
+        answers = capacity_answers(chosen, asked, lengths=uneven, target=target)
     table = budget_table(spec, answers) if detail else capacity_table(spec, answers, population)
     return replace(
         table, unmet=inputs.unmet_requirement(answers, require_sequences, require_tokens)
     )
+
+
+def _refuse_unused(min_gpus: bool, is_timed: bool, detail: bool, kv_memory: str | None) -> None:
+    """Refuse options that this question's answer would not depend on."""
+    populations = ["lengths", "trace", "length_percentiles"]
+    if min_gpus:
+        refuse(["n_gpus"], "--min-gpus searches for their number; leave one of them out")
+        refuse(populations, "--min-gpus counts sequences of full length; leave one of them out")
+    else:
+        refuse(["sequences"], "is what --min-gpus must hold; give --min-gpus, or leave it out")
+    if is_timed:
+        refuse(
+            populations,
+            "times are of sequences of equal length; leave them out, or the time target",
+        )
+    if detail:
+        refuse(
+            [*populations, "tpot_ms", "speculative_tokens", "accepted_tokens"],
+            "--detail shows the memory budget alone; leave one of them out",
+        )
+        refuse(["kv_memory"], "states the pool, so there is no budget to show; leave out --detail")
+    inputs.refuse_beside_pool(kv_memory, is_timed=is_timed)

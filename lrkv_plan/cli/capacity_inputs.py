@@ -1,33 +1,30 @@
 """Flags of ``capacity`` (and ``rank --fit-sequences``) as values, and its requirements."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan import units
-from lrkv_plan.cli.options import one_count, token_list
+from lrkv_plan.cli.given import refuse
+from lrkv_plan.cli.options import (
+    default_context,
+    one_count,
+    one_number,
+    optional_count,
+    optional_number,
+    token_list,
+)
 from lrkv_plan.errors import UsageError, shown
 
 if TYPE_CHECKING:
     from lrkv_plan.engines.answers import Answer
     from lrkv_plan.engines.deployment import Checkpoint, Deployment
     from lrkv_plan.engines.latency import LatencyTarget
-    from lrkv_plan.specs.engine_settings import EngineSettings
+    from lrkv_plan.specs.engine_settings import EngineName
     from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.lengths import Population
     from lrkv_plan.specs.model import ModelSpec
-    from lrkv_plan.specs.serving import Parallelism
-
-
-def optional_count(text: str | None, option: str) -> int | None:
-    """A positive integer, or None where the option is absent."""
-    return None if text is None else one_count(text, option)
-
-
-def whole(text: str, option: str) -> int:
-    """A whole number from 0 up. Raises ``UsageError`` naming the option."""
-    return 0 if text.strip() == "0" else one_count(text, option)
 
 
 def share(text: str | None, option: str) -> Fraction | None:
@@ -110,44 +107,34 @@ def population_of(
     return None if percentiles is None else parse_percentiles(percentiles)
 
 
-def deployments(
-    common: dict[str, Any],
-    settings: "EngineSettings",
-    contexts: Iterable[int],
-    parallels: Iterable["Parallelism"],
-) -> list["Deployment"]:
-    """One deployment per tensor-parallel size and context."""
-    from dataclasses import replace
-
-    from lrkv_plan.engines.deployment import Deployment
-
-    lengths = list(contexts)
-    return [
-        Deployment(settings=replace(settings, context_tokens=context), parallel=parallel, **common)
-        for parallel in parallels
-        for context in lengths
-    ]
-
-
 def latency_target(
-    tpot_ms: float | None, query_tokens: str, accepted_tokens: float, spec_dir: Path | None
-) -> "LatencyTarget | None":
-    """What capacity must be fast enough for; None where nothing about time was asked."""
+    tpot_ms: str | None, query_tokens: str, accepted_tokens: str, spec_dir: Path | None
+) -> "LatencyTarget":
+    """What the served sequences must be fast enough for, and how tokens are drafted.
+
+    Raises
+    ------
+    UsageError
+        If a number cannot be read, or more tokens are accepted than a step verifies.
+    """
     from lrkv_plan.engines.latency import LatencyTarget, Speculation
     from lrkv_plan.specs.loader import load_all_hardware
 
-    n_query = one_count(query_tokens, "--speculative-tokens")
-    if tpot_ms is None and n_query == 1:
-        return None
+    seconds = optional_number(tpot_ms, "--tpot-ms")
     return LatencyTarget(
-        tpot_s=None if tpot_ms is None else tpot_ms / 1e3,
-        speculation=Speculation(query_tokens=n_query, accepted_tokens=accepted_tokens),
+        tpot_s=None if seconds is None else seconds / 1e3,
+        speculation=Speculation(
+            query_tokens=one_count(query_tokens, "--speculative-tokens"),
+            accepted_tokens=one_number(accepted_tokens, "--accepted-tokens", least=1.0, most=1e6),
+        ),
         relatives=tuple(load_all_hardware(spec_dir)),
     )
 
 
 def one_deployment(
     *,
+    model_text: str,
+    model: "ModelSpec",
     gpu: str | None,
     engine: str,
     context_tokens: int,
@@ -160,8 +147,14 @@ def one_deployment(
     kv_memory: str | None,
     alignment: int,
     spec_dir: Path | None,
+    gpu_hour_usd: str | None = None,
+    settings: "Mapping[str, Any] | None" = None,
 ) -> "Deployment":
-    """The deployment of ``rank --fit-sequences``."""
+    """The deployment that a command's options describe.
+
+    ``settings`` are further ``EngineSettings``; ``model_text`` is the argument as given, beside
+    which the weights' files may lie.
+    """
     from lrkv_plan.engines.deployment import Deployment
     from lrkv_plan.engines.registry import engine_named
     from lrkv_plan.specs.engine_settings import EngineSettings
@@ -169,23 +162,53 @@ def one_deployment(
     from lrkv_plan.specs.serving import Parallelism
 
     hardware = load_hardware(gpu, spec_dir=spec_dir) if gpu else None
-    settings = EngineSettings(
-        context_tokens=context_tokens,
-        kv_dtype=kv_dtype,
-        max_batched_tokens=batched_tokens(None, hardware),
-    )
+    told = {"max_batched_tokens": batched_tokens(None, hardware), **(settings or {})}
     return Deployment(
         engine=engine_named(engine),
-        settings=settings,
+        settings=EngineSettings(context_tokens=context_tokens, kv_dtype=kv_dtype, **told),
         hardware=hardware,
         parallel=Parallelism(tp_size=tp_size),
         n_gpus=optional_count(n_gpus, "--n-gpus"),
         utilisation=share(utilisation, "--utilisation"),
         weight_dtype=weight_dtype,
         weight_bytes=size(weights, "--weights"),
+        checkpoint=checkpoint_beside(model_text, model) if weights is None else None,
         kv_memory_bytes=size(kv_memory, "--kv-memory"),
         rank_alignment=alignment,
+        gpu_hour_usd=optional_number(gpu_hour_usd, "--gpu-hour-usd"),
     )
+
+
+def refuse_beside_pool(kv_memory: str | None, *, is_timed: bool) -> None:
+    """Refuse options of the memory budget where ``--kv-memory`` states the pool.
+
+    Weights still count where times are asked for.
+    """
+    if kv_memory is None:
+        return
+    names = ["utilisation"] if is_timed else ["utilisation", "weights", "weight_dtype"]
+    refuse(names, "--kv-memory states the pool, so no budget is computed; leave one of them out")
+
+
+def refuse_unread(engine: "EngineName") -> None:
+    """Refuse settings that were given and that the engine's rules do not read."""
+    from lrkv_plan.engines.registry import READS
+
+    settings = ("page_tokens", "max_batched_tokens", "prefix_cache")
+    unread = [name for name in settings if name not in READS[engine.name]]
+    refuse(unread, f"the rules of {engine.name} do not use it; leave it out")
+
+
+def refuse_alignment(designs: "Iterable[tuple[str, ModelSpec]]", alignment: int) -> None:
+    """Refuse ``--align`` where no design stores rows at a multiple."""
+    attentions = (
+        group.attention
+        for _, model in designs
+        for group in model.attention_groups
+        if group.attention is not None
+    )
+    if alignment > 1 and all(one.aligned(alignment) == one for one in attentions):
+        refuse(["align"], "no design here stores rows at a multiple of it; leave it out")
 
 
 def unmet_requirement(
@@ -218,8 +241,8 @@ def _missed(answer: "Answer", what: str, held: int, least: int) -> str:
     )
 
 
-def contexts_of(text: str | None, population: "Population | None") -> list[int]:
-    """Maximum lengths: as stated, else the population's longest sequence, else 8,192.
+def contexts_of(text: str | None, population: "Population | None", model: "ModelSpec") -> list[int]:
+    """Maximum lengths: as stated, else the population's longest sequence, else the default.
 
     Raises
     ------
@@ -228,7 +251,7 @@ def contexts_of(text: str | None, population: "Population | None") -> list[int]:
     """
     longest = None if population is None else int(population.lengths.max())
     if text is None:
-        return [longest or 8192]
+        return [longest or default_context(model)]
     contexts = token_list(text, "--context-tokens")
     if population is not None and longest is not None and min(contexts) < longest:
         n_longer = int((population.lengths > min(contexts)).sum())

@@ -5,15 +5,18 @@ from typing import Annotated
 
 import typer
 
-from lrkv_plan.cli.capacity_options import WeightDtypeOption
+from lrkv_plan.cli import capacity_inputs as inputs
+from lrkv_plan.cli.capacity_options import WeightDtypeOption, WeightsOption
+from lrkv_plan.cli.given import refuse
 from lrkv_plan.cli.options import (
     KvDtypeOption,
     ModelArgument,
     SpecDirOption,
     TpSizeOption,
+    context_of,
     load,
     one_count,
-    token_list,
+    optional_tokens,
     writes_table,
 )
 from lrkv_plan.cli.time_options import (
@@ -54,7 +57,7 @@ def crossover(
         ),
     ],
     over: Annotated[Over, typer.Option("--over", help="What to vary.")] = Over.CONTEXT,
-    context_tokens: ContextOption = "8k",
+    context_tokens: ContextOption = None,
     batch_size: BatchOption = "1",
     query_tokens: QueryOption = "1",
     at_most: Annotated[
@@ -64,6 +67,7 @@ def crossover(
     tp_size: TpSizeOption = "1",
     kv_dtype: KvDtypeOption = "bf16",
     weight_dtype: WeightDtypeOption = None,
+    weights: WeightsOption = None,
     spec_dir: SpecDirOption = None,
 ) -> Table:
     """The exact place where one design becomes faster than another, and its band.
@@ -77,9 +81,13 @@ def crossover(
 
     if len(attention) != 2:
         raise UsageError(f"--attention: give two designs to compare, not {len(attention)}")
+    if over.value != "rank":
+        refuse([over.value], f"is what --over {over.value} varies; --at-most bounds it")
+    if over is Over.TP:
+        refuse(["weights"], "are of one size, and --over tp_size varies it; leave it out")
     spec = load(model, spec_dir)
     point = {
-        "context_tokens": token_list(context_tokens, "--context-tokens")[0],
+        "context_tokens": context_of(context_tokens, spec),
         "batch_size": one_count(batch_size, "--batch-size"),
         "query_tokens": one_count(query_tokens, "--query-tokens"),
         "tp_size": one_count(tp_size, "--tp-size"),
@@ -90,9 +98,10 @@ def crossover(
         load_hardware(gpu, spec_dir=spec_dir),
         over=over.value,
         point=point,
-        at_most=token_list(at_most, "--at-most")[0] if at_most else None,
+        at_most=optional_tokens(at_most, "--at-most"),
         kv_dtype=kv_dtype,
         weight_dtype=weight_dtype,
+        weight_bytes=inputs.size(weights, "--weights"),
         relatives=load_all_hardware(spec_dir),
     )
     stated = {
@@ -101,6 +110,7 @@ def crossover(
         "over": over.value,
         "kv_dtype": kv_dtype,
         "weight_dtype": weight_dtype or spec.weight_dtype,
+        "weight_bytes_per_gpu": inputs.size(weights, "--weights"),
         **point,
     }
     labels = [at_rank(text, "RANK") if over.value == "rank" else text for text in attention]

@@ -4,11 +4,14 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan.cli.given import StrictGroup, StrictTyper, refuse_before
 from lrkv_plan.cli.options import SpecDirOption, writes_table
 from lrkv_plan.report.tables import Table
 
-app = typer.Typer(
-    help="List the shipped hardware profiles, or show one.", invoke_without_command=True
+app = StrictTyper(
+    cls=StrictGroup,
+    help="List the shipped hardware profiles, or show one.",
+    invoke_without_command=True,
 )
 
 
@@ -17,6 +20,7 @@ app = typer.Typer(
 def hardware(ctx: typer.Context, spec_dir: SpecDirOption = None) -> Table | None:
     """List the shipped hardware profiles, or show one."""
     if ctx.invoked_subcommand is not None:
+        refuse_before(ctx.invoked_subcommand)
         return None
     from lrkv_plan.report.spec_views import hardware_table
     from lrkv_plan.specs.loader import HARDWARE_FOLDER, load_hardware, shipped_files

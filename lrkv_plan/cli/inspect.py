@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from lrkv_plan.cli import inspect_inputs as inputs
+from lrkv_plan.cli.given import refuse
 from lrkv_plan.cli.options import KvDtypeOption, writes_table
 from lrkv_plan.report.tables import Table
 
@@ -78,6 +79,8 @@ def inspect(
 
     Example: lrkv-plan inspect ./my-model --layers 0-3 --energy 0.95
     """
+    if budget is None:
+        refuse(("align", "position", "kv_dtype"), "is of the plan that --budget asks for")
     wanted = inputs.request(
         context, energy, fit_ranks, alternations, budget, align, position, kv_dtype,
         plan_file, plot,

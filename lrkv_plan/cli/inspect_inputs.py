@@ -13,7 +13,7 @@ import typer
 from lrkv_plan import units
 from lrkv_plan.cli.options import one_count
 from lrkv_plan.errors import UsageError, did_you_mean, shown
-from lrkv_plan.whole_files import write_whole
+from lrkv_plan.whole_files import check_target, write_whole
 
 if TYPE_CHECKING:
     from lrkv_plan.checkpoint.base_fit import FitOptions
@@ -74,10 +74,7 @@ def request(
     output = context.params.get("output", "-")
     table = None if output == "-" else Path(output)
     for path in filter(None, (plan_file, plot, table)):
-        if path.exists() and not force:
-            raise UsageError(f"{path} exists; --force overwrites it")
-        if not path.parent.is_dir():
-            raise UsageError(f"{path}: there is no folder {path.parent}")
+        check_target(path, force=force)
     if position not in _POSITIONS:
         raise UsageError(
             f"--position {shown(position)}: one of {', '.join(_POSITIONS)}"

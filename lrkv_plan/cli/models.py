@@ -2,10 +2,12 @@
 
 import typer
 
+from lrkv_plan.cli.given import StrictGroup, StrictTyper, refuse_before
 from lrkv_plan.cli.options import ModelArgument, SpecDirOption, load, writes_table
 from lrkv_plan.report.tables import Table
 
-app = typer.Typer(
+app = StrictTyper(
+    cls=StrictGroup,
     help="List the shipped models, show one, or import a Hugging Face config.json.",
     invoke_without_command=True,
 )
@@ -16,6 +18,7 @@ app = typer.Typer(
 def models(ctx: typer.Context, spec_dir: SpecDirOption = None) -> Table | None:
     """List the shipped models, show one, or import a Hugging Face config.json."""
     if ctx.invoked_subcommand is not None:
+        refuse_before(ctx.invoked_subcommand)
         return None
     from lrkv_plan.report.spec_views import models_table
     from lrkv_plan.specs.attention_text import design_label

@@ -18,14 +18,15 @@ from lrkv_plan.cli.options import (
     KvDtypeOption,
     ModelArgument,
     SpecDirOption,
-    TpSizeOption,
+    context_of,
     load,
     one_count,
-    token_list,
+    optional_count,
     writes_table,
 )
 from lrkv_plan.cli.time_options import (
     AcceptedOption,
+    ChosenTpOption,
     ContextOption,
     GpuHourOption,
     RequiredGpu,
@@ -44,9 +45,9 @@ def register(app: typer.Typer) -> None:
 def plan(
     model: ModelArgument,
     gpu: RequiredGpu,
-    context_tokens: ContextOption = "8k",
+    context_tokens: ContextOption = None,
     n_gpus: NGpusOption = None,
-    tp_size: TpSizeOption = "1",
+    tp_size: ChosenTpOption = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -58,11 +59,16 @@ def plan(
     ] = None,
     batch_size: Annotated[
         str | None,
-        typer.Option("--batch-size", metavar="N", help="Sequences at which steps are compared."),
+        typer.Option(
+            "--batch-size",
+            metavar="N",
+            help="Sequences decoded together on each replica, in every row. Default: each row's "
+            "largest.",
+        ),
     ] = None,
     tpot_ms: TpotOption = None,
     speculative_tokens: SpeculativeOption = "1",
-    accepted_tokens: AcceptedOption = 1.0,
+    accepted_tokens: AcceptedOption = "1",
     engine: EngineOption = "vllm",
     kv_dtype: KvDtypeOption = "bf16",
     weight_dtype: WeightDtypeOption = None,
@@ -77,51 +83,25 @@ def plan(
 
     Example: lrkv-plan plan llama-3.1-8b --gpu h100-sxm --context-tokens 8k
     """
-    from dataclasses import replace
-
-    from lrkv_plan.engines.latency import Speculation
     from lrkv_plan.engines.plan import make_plan
-    from lrkv_plan.report.capacity_views import deployment_inputs
-    from lrkv_plan.report.spec_views import model_inputs
-    from lrkv_plan.report.time_views import plan_table
-    from lrkv_plan.specs.loader import load_all_hardware
+    from lrkv_plan.report.time_views import plan_inputs, plan_table
 
+    inputs.refuse_beside_pool(kv_memory, is_timed=True)
     spec = load(model, spec_dir)
     deployment = inputs.one_deployment(
-        gpu=gpu,
-        engine=engine,
-        context_tokens=token_list(context_tokens, "--context-tokens")[0],
-        kv_dtype=kv_dtype,
-        tp_size=one_count(tp_size, "--tp-size"),
-        n_gpus=n_gpus,
-        weight_dtype=weight_dtype,
-        weights=weights,
-        utilisation=utilisation,
-        kv_memory=kv_memory,
-        alignment=one_count(align, "--align"),
-        spec_dir=spec_dir,
-    )
-    deployment = replace(deployment, gpu_hour_usd=gpu_hour_usd)
-    speculation = Speculation(
-        query_tokens=one_count(speculative_tokens, "--speculative-tokens"),
-        accepted_tokens=accepted_tokens,
-    )
+        model_text=model, model=spec, gpu=gpu, engine=engine,
+        context_tokens=context_of(context_tokens, spec), kv_dtype=kv_dtype,
+        tp_size=one_count(tp_size or "1", "--tp-size"), n_gpus=n_gpus, weight_dtype=weight_dtype,
+        weights=weights, utilisation=utilisation, kv_memory=kv_memory,
+        alignment=one_count(align, "--align"), gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir,
+    )  # fmt: skip
+    target = inputs.latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir)
     made = make_plan(
         spec,
         deployment,
         budget=budget,
-        batch_size=inputs.optional_count(batch_size, "--batch-size"),
-        tpot_s=None if tpot_ms is None else tpot_ms / 1e3,
-        speculation=speculation,
-        relatives=load_all_hardware(spec_dir),
+        batch_size=optional_count(batch_size, "--batch-size"),
+        target=target,
+        is_layout_stated=tp_size is not None,
     )
-    stated = {
-        "model": model_inputs(spec),
-        **deployment_inputs(replace(deployment, parallel=made.parallel, n_gpus=made.n_gpus)),
-        "budget": made.budget,
-        "batch_size": made.batch_size,
-        "tpot_ms": tpot_ms,
-        "speculative_tokens": speculation.query_tokens,
-        "accepted_tokens": speculation.accepted_tokens,
-    }
-    return plan_table(spec, stated, made)
+    return plan_table(spec, plan_inputs(spec, deployment, target, made), made)

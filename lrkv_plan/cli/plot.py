@@ -1,10 +1,9 @@
 """``lrkv-plan plot``: pictures of what the other commands tabulate, and their series."""
 
-import typer
-
 from lrkv_plan.cli import plot_cache, plot_time
+from lrkv_plan.cli.given import StrictTyper
 
-app = typer.Typer(
+app = StrictTyper(
     help="Draw a picture (--output FILE.png, .svg or .pdf), or give its series (--format json).",
     no_args_is_help=True,
 )

@@ -14,6 +14,7 @@ from lrkv_plan.cli.capacity_options import (
     WeightDtypeOption,
     WeightsOption,
 )
+from lrkv_plan.cli.given import refuse
 from lrkv_plan.cli.options import (
     AlignOption,
     AttentionOption,
@@ -21,8 +22,8 @@ from lrkv_plan.cli.options import (
     ModelArgument,
     SpecDirOption,
     TpSizeOption,
+    context_of,
     count_list,
-    default_context,
     load,
     one_count,
     token_list,
@@ -129,16 +130,19 @@ def rank_sweep(
     from lrkv_plan.report.series.rank_sweep import rank_sweep as series
 
     spec = load(model, spec_dir)
-    context = (
-        token_list(context_tokens, "--context-tokens")[0]
-        if context_tokens
-        else default_context(spec)
-    )
+    context = context_of(context_tokens, spec)
     deployment = None
+    if gpu is None and kv_memory is None:
+        refuse(
+            ("engine", "n_gpus", "weight_dtype", "weights", "utilisation"),
+            "counts only with a GPU (--gpu) or a pool (--kv-memory); leave it out",
+        )
+    inputs.refuse_beside_pool(kv_memory, is_timed=False)
     if gpu is not None or kv_memory is not None:
         deployment = inputs.one_deployment(
-            gpu=gpu, engine=engine, context_tokens=context, kv_dtype=kv_dtype,
-            tp_size=one_count(tp_size, "--tp-size"), n_gpus=n_gpus, weight_dtype=weight_dtype,
+            model_text=model, model=spec, gpu=gpu, engine=engine, context_tokens=context,
+            kv_dtype=kv_dtype, tp_size=one_count(tp_size, "--tp-size"), n_gpus=n_gpus,
+            weight_dtype=weight_dtype,
             weights=weights, utilisation=utilisation, kv_memory=kv_memory,
             alignment=one_count(align, "--align"), spec_dir=spec_dir,
         )  # fmt: skip
@@ -196,9 +200,11 @@ def capacity_vs_context(
     contexts = (
         token_list(context_tokens, "--context-tokens") if context_tokens else default_contexts(spec)
     )
+    inputs.refuse_beside_pool(kv_memory, is_timed=False)
     first = inputs.one_deployment(
-        gpu=gpu, engine=engine, context_tokens=contexts[0], kv_dtype=kv_dtype,
-        tp_size=one_count(tp_size, "--tp-size"), n_gpus=n_gpus, weight_dtype=weight_dtype,
+        model_text=model, model=spec, gpu=gpu, engine=engine, context_tokens=contexts[0],
+        kv_dtype=kv_dtype, tp_size=one_count(tp_size, "--tp-size"), n_gpus=n_gpus,
+        weight_dtype=weight_dtype,
         weights=weights, utilisation=utilisation, kv_memory=kv_memory,
         alignment=one_count(align, "--align"), spec_dir=spec_dir,
     )  # fmt: skip
@@ -206,8 +212,9 @@ def capacity_vs_context(
         replace(first, settings=replace(first.settings, context_tokens=context))
         for context in sorted(set(contexts))
     ]
-    models = [one for _, one in designs(spec, attention or ())]
-    return series(spec, capacity_answers(models, asked))
+    chosen = designs(spec, attention or ())
+    inputs.refuse_alignment(chosen, first.rank_alignment)
+    return series(spec, capacity_answers(chosen, asked))
 
 
 @writes_figure

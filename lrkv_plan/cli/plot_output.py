@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lrkv_plan.cli.given import refuse
 from lrkv_plan.cli.options import write_table
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report.tables import Format
@@ -57,6 +58,8 @@ def writes_figure(command: Callable[..., "Figure"]) -> Callable[..., None]:
     def run(**values: Any) -> None:
         chosen = {name: values.pop(name) for name in _PARAMETERS}
         check_output(chosen["output"], chosen["output_format"])
+        if chosen["output_format"] is not None:
+            refuse(["width"], "is of a picture, and --format gives its series")
         write_figure(command(**values), **chosen)
 
     signature = inspect.signature(command)
@@ -123,8 +126,7 @@ def write_figure(
     from lrkv_plan.report.plots import picture
 
     assert output is not None, "checked before"
-    path = Path(output)
-    write_whole(path, picture(figure, _suffix(output), width=width), force=force)
+    write_whole(output, picture(figure, _suffix(output), width=width), force=force)
     if not quiet:
         for remark in figure.remarks:
             typer.echo(f"note: {remark}", err=True)

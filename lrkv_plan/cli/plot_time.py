@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lrkv_plan.cli import capacity_inputs as inputs
-from lrkv_plan.cli.capacity_options import WeightDtypeOption
+from lrkv_plan.cli.capacity_options import WeightDtypeOption, WeightsOption
+from lrkv_plan.cli.given import refuse
 from lrkv_plan.cli.options import (
     AttentionOption,
     KvDtypeOption,
     ModelArgument,
     SpecDirOption,
     TpSizeOption,
+    context_of,
     load,
     one_count,
+    optional_count,
     token_list,
 )
 from lrkv_plan.cli.plot_output import writes_figure
@@ -58,7 +61,7 @@ def roofline(
             "--units", metavar="U[,U]", help="Ceilings to draw: bf16 (tensor cores), fp32 ..."
         ),
     ] = "bf16,fp32",
-    context_tokens: ContextOption = "8k",
+    context_tokens: ContextOption = None,
     query_tokens: QueryOption = "1",
     heads_per_tile: Annotated[
         str | None,
@@ -84,11 +87,11 @@ def roofline(
         spec,
         designs(spec, attention or ()),
         load_hardware(gpu, spec_dir=spec_dir),
-        context_tokens=token_list(context_tokens, "--context-tokens")[0],
+        context_tokens=context_of(context_tokens, spec),
         kv_dtype=kv_dtype,
         tp_size=one_count(tp_size, "--tp-size"),
         query_tokens=one_count(query_tokens, "--query-tokens"),
-        heads_per_tile=inputs.optional_count(heads_per_tile, "--heads-per-tile"),
+        heads_per_tile=optional_count(heads_per_tile, "--heads-per-tile"),
         every_path=every_path,
         units=[unit.strip() for unit in units.split(",")],
     )
@@ -118,6 +121,7 @@ def crossover_map(
     query_tokens: QueryOption = "1",
     kv_dtype: KvDtypeOption = "bf16",
     weight_dtype: WeightDtypeOption = None,
+    weights: WeightsOption = None,
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
@@ -132,6 +136,8 @@ def crossover_map(
     from lrkv_plan.report.spec_views import model_inputs
     from lrkv_plan.specs.loader import load_all_hardware, load_hardware
 
+    if over is MapOver.BATCH:
+        refuse(["batch_size"], "is what --over batch_size varies; --at-most bounds it")
     limits = token_list(context_tokens, "--context-tokens")
     if len(attention) != 2 or len(limits) != 2:
         raise UsageError("give two designs (--attention) and LOW,HIGH for --context-tokens")
@@ -142,9 +148,10 @@ def crossover_map(
         (attention[0], attention[1]),
         hardware,
         over=over.value,
-        at_most=inputs.optional_count(at_most, "--at-most"),
+        at_most=optional_count(at_most, "--at-most"),
         kv_dtype=kv_dtype,
         weight_dtype=weight_dtype,
+        weight_bytes=inputs.size(weights, "--weights"),
         tp_size=size,
         relatives=load_all_hardware(spec_dir),
     )
@@ -170,11 +177,12 @@ def step_stack(
     model: ModelArgument,
     gpu: RequiredGpu,
     attention: AttentionOption = None,
-    context_tokens: ContextOption = "8k",
+    context_tokens: ContextOption = None,
     batch_size: BatchOption = "1",
     query_tokens: QueryOption = "1",
     kv_dtype: KvDtypeOption = "bf16",
     weight_dtype: WeightDtypeOption = None,
+    weights: WeightsOption = None,
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
@@ -192,14 +200,17 @@ def step_stack(
 
     spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
     size = one_count(tp_size, "--tp-size")
-    told: dict[str, Any] = {"kv_dtype": kv_dtype, "weight_dtype": weight_dtype, "tp_size": size}
+    told: dict[str, Any] = {
+        "kv_dtype": kv_dtype, "weight_dtype": weight_dtype, "tp_size": size,
+        "weight_bytes": inputs.size(weights, "--weights"),
+    }  # fmt: skip
     relatives = load_all_hardware(spec_dir)
     return series(
         [
             (label, step_model(one, hardware, relatives=relatives, **told))
             for label, one in designs(spec, attention or ())
         ],
-        context_tokens=token_list(context_tokens, "--context-tokens")[0],
+        context_tokens=context_of(context_tokens, spec),
         batch_size=one_count(batch_size, "--batch-size"),
         query_tokens=one_count(query_tokens, "--query-tokens"),
         where=caption(spec.name, hardware.name, gpus(size), f"{kv_dtype} cache"),

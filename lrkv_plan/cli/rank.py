@@ -1,6 +1,6 @@
 """``lrkv-plan rank``: the largest LRKV rank that a cache budget allows."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,16 +14,17 @@ from lrkv_plan.cli.capacity_options import (
     WeightDtypeOption,
     WeightsOption,
 )
+from lrkv_plan.cli.given import refuse
 from lrkv_plan.cli.options import (
     AlignOption,
     KvDtypeOption,
     ModelArgument,
     SpecDirOption,
     TpSizeOption,
-    default_context,
+    context_of,
     load,
     one_count,
-    token_list,
+    optional_count,
     writes_table,
 )
 from lrkv_plan.errors import UsageError
@@ -43,8 +44,8 @@ def rank(
         typer.Option(
             "--budget",
             metavar="BUDGET",
-            help="50%, 0.5 or 1/3 of MHA; '96 KiB/token' over the group, '24 KiB/token/gpu' on "
-            "each GPU; or a design: gqa:6, mla:512+64.",
+            help="50%, 0.5 or 1/3 of MHA; '50% of own' of the model's own cache; '96 KiB/token' "
+            "over the group, '24 KiB/token/gpu' on each GPU; or a design: gqa:6, mla:512+64.",
         ),
     ] = None,
     fit_sequences: Annotated[
@@ -104,19 +105,21 @@ def rank(
 
     if (budget is None) == (fit_sequences is None):
         raise UsageError("give a --budget, or --fit-sequences with --gpu; one of the two")
+    if budget is not None:
+        refuse(
+            ("gpu", "n_gpus", "engine", "weight_dtype", "weights", "utilisation", "kv_memory"),
+            "a --budget of bytes does not depend on it; leave it out, or ask with --fit-sequences",
+        )
+    inputs.refuse_beside_pool(kv_memory, is_timed=False)
     spec = load(model, spec_dir)
-    context = (
-        token_list(context_tokens, "--context-tokens")[0]
-        if context_tokens
-        else default_context(spec)
-    )
+    context = context_of(context_tokens, spec)
     options = LowRankOptions(
         n_shared_groups=one_count(groups, "--groups"),
         position=position,
         rope_dim=one_count(rope_dim, "--rope-dim") if rope_dim else 0,
         key_norm=key_norm,
     )
-    latent_rope = inputs.optional_count(mla_rope_dim, "--mla-rope-dim")
+    latent_rope = optional_count(mla_rope_dim, "--mla-rope-dim")
     alignment, gpus = one_count(align, "--align"), one_count(tp_size, "--tp-size")
     stated = {
         "model": model_inputs(spec),
@@ -132,25 +135,22 @@ def rank(
         "mla_rope_dim": latent_rope,
     }
     if budget is not None:
-        from lrkv_plan.calculators.rank_ceiling import rank_ceiling
+        from lrkv_plan.calculators.rank_ceiling import own_reading, rank_ceiling
         from lrkv_plan.report.rank_views import rank_table
 
-        answer = rank_ceiling(
-            spec,
-            budget=budget,
-            alignment=alignment,
-            tp_size=gpus,
-            kv_dtype=kv_dtype,
-            context_tokens=context,
-            options=options,
-            latent_rope_dim=latent_rope,
-        )
-        return rank_table(spec, stated, answer)
+        told: dict[str, Any] = {
+            "alignment": alignment, "tp_size": gpus, "kv_dtype": kv_dtype,
+            "context_tokens": context, "options": options, "latent_rope_dim": latent_rope,
+        }  # fmt: skip
+        answer = rank_ceiling(spec, budget=budget, **told)
+        return rank_table(spec, stated, answer, own_reading(spec, budget, **told))
 
     from lrkv_plan.engines.rank_fit import rank_for_sequences
     from lrkv_plan.report.rank_views import rank_fit_table
 
     deployment = inputs.one_deployment(
+        model_text=model,
+        model=spec,
         gpu=gpu,
         engine=engine,
         context_tokens=context,

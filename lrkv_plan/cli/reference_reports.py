@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import lrkv_plan
 from lrkv_plan.cli import capacity_inputs as inputs
 from lrkv_plan.cli.report_folder import check_folder, write_folder
+from lrkv_plan.engines.latency import LatencyTarget
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report.audit_document import audit_document
 from lrkv_plan.report.capacity_document import capacity_document
@@ -50,15 +51,16 @@ def _of_document(title: str, make: "Callable[[Progress], Document]") -> Referenc
 def request_of(model: str, gpu: str, **options: str) -> ReportRequest:
     """A shipped model on a shipped GPU; ``options`` are flags with underscores."""
     flags = {f"--{name.replace('_', '-')}": text for name, text in options.items()}
+    spec = lrkv_plan.load_model(model)
     deployment = inputs.one_deployment(
-        gpu=gpu, engine="vllm", context_tokens=8192, kv_dtype="bf16",
+        model_text=model, model=spec, gpu=gpu, engine="vllm", context_tokens=8192, kv_dtype="bf16",
         tp_size=int(options.get("tp_size", "1")), n_gpus=options.get("n_gpus"),
         weight_dtype=None, weights=options.get("weights"), utilisation=None, kv_memory=None,
         alignment=16, spec_dir=None,
     )  # fmt: skip
     return ReportRequest(
-        model=lrkv_plan.load_model(model), deployment=deployment, model_text=model, gpu_text=gpu,
-        options=flags, relatives=_profiles(),
+        model=spec, deployment=deployment, model_text=model, gpu_text=gpu, options=flags,
+        target=LatencyTarget(relatives=tuple(_profiles())), is_layout_stated="tp_size" in options,
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,17 +17,19 @@ from lrkv_plan.cli.capacity_options import (
     WeightDtypeOption,
     WeightsOption,
 )
+from lrkv_plan.cli.given import all_given
 from lrkv_plan.cli.options import (
     AlignOption,
     KvDtypeOption,
     SpecDirOption,
-    TpSizeOption,
+    context_of,
     load,
     one_count,
-    token_list,
+    optional_count,
 )
 from lrkv_plan.cli.time_options import (
     AcceptedOption,
+    ChosenTpOption,
     ContextOption,
     GpuHourOption,
     SpeculativeOption,
@@ -38,8 +39,8 @@ from lrkv_plan.errors import UsageError
 
 # Defaults of the options that a section's command line repeats only where they were changed.
 _DEFAULTS = {
-    "--context-tokens": "8k", "--n-gpus": None, "--tp-size": "1", "--budget": None,
-    "--batch-size": None, "--tpot-ms": None, "--speculative-tokens": "1", "--accepted-tokens": 1.0,
+    "--context-tokens": None, "--n-gpus": None, "--tp-size": None, "--budget": None,
+    "--batch-size": None, "--tpot-ms": None, "--speculative-tokens": "1", "--accepted-tokens": "1",
     "--engine": "vllm", "--kv-dtype": "bf16", "--weight-dtype": None, "--weights": None,
     "--utilisation": None, "--kv-memory": None, "--align": "16", "--gpu-hour-usd": None,
     "--spec-dir": None,
@@ -68,20 +69,25 @@ def report(
         bool,
         typer.Option("--all", help="Instead of MODEL: make all reference reports again, in DIR."),
     ] = False,
-    context_tokens: ContextOption = "8k",
+    context_tokens: ContextOption = None,
     n_gpus: NGpusOption = None,
-    tp_size: TpSizeOption = "1",
+    tp_size: ChosenTpOption = None,
     budget: Annotated[
         str | None,
         typer.Option("--budget", metavar="BUDGET", help="Cache budget for LRKV, as for plan."),
     ] = None,
     batch_size: Annotated[
         str | None,
-        typer.Option("--batch-size", metavar="N", help="Sequences at which steps are compared."),
+        typer.Option(
+            "--batch-size",
+            metavar="N",
+            help="Sequences decoded together on each replica. Default: each design's largest in "
+            "the plan, and what all hold elsewhere.",
+        ),
     ] = None,
     tpot_ms: TpotOption = None,
     speculative_tokens: SpeculativeOption = "1",
-    accepted_tokens: AcceptedOption = 1.0,
+    accepted_tokens: AcceptedOption = "1",
     engine: EngineOption = "vllm",
     kv_dtype: KvDtypeOption = "bf16",
     weight_dtype: WeightDtypeOption = None,
@@ -103,13 +109,11 @@ def report(
     Example: lrkv-plan report llama-3.1-8b --gpu h100-sxm -o llama-report
     """
     from lrkv_plan.cli.report_folder import check_folder, write_folder
-    from lrkv_plan.engines.latency import Speculation
     from lrkv_plan.report.model_document import model_document
     from lrkv_plan.report.report_files import is_report_path, report_files
     from lrkv_plan.report.report_request import ReportRequest
-    from lrkv_plan.specs.loader import load_all_hardware
 
-    given = {
+    stated = {
         "--context-tokens": context_tokens, "--n-gpus": n_gpus, "--tp-size": tp_size,
         "--budget": budget, "--batch-size": batch_size, "--tpot-ms": tpot_ms,
         "--speculative-tokens": speculative_tokens, "--accepted-tokens": accepted_tokens,
@@ -117,13 +121,18 @@ def report(
         "--weights": weights, "--utilisation": utilisation, "--kv-memory": kv_memory,
         "--align": align, "--gpu-hour-usd": gpu_hour_usd, "--spec-dir": spec_dir,
     }  # fmt: skip
-    changed = {flag: str(value) for flag, value in given.items() if value != _DEFAULTS[flag]}
+    changed = {flag: str(value) for flag, value in stated.items() if value != _DEFAULTS[flag]}
     progress = _progress(quiet)
     if all_reports:
         from lrkv_plan.cli.reference_reports import write_all
 
-        if model is not None or gpu is not None or changed:
-            raise UsageError("--all makes the reference reports and takes no MODEL or option")
+        kept = ("--all", "--output", "--force", "--quiet")
+        unused = [flag for flag in all_given() if flag not in kept]
+        if model is not None or unused:
+            raise UsageError(
+                f"--all makes the reference reports and takes no MODEL or option "
+                f"({', '.join(unused) or model}); leave it out"
+            )
         write_all(output, force=force, progress=progress)
         _say(f"wrote {output}", quiet)
         return
@@ -132,36 +141,25 @@ def report(
     if gpu is None:
         raise UsageError("a report needs a GPU: --gpu h100-sxm")
     check_folder(output, is_ours=is_report_path, force=force)
+    inputs.refuse_beside_pool(kv_memory, is_timed=True)
     spec = load(model, spec_dir)
     deployment = inputs.one_deployment(
-        gpu=gpu,
-        engine=engine,
-        context_tokens=token_list(context_tokens, "--context-tokens")[0],
-        kv_dtype=kv_dtype,
-        tp_size=one_count(tp_size, "--tp-size"),
-        n_gpus=n_gpus,
-        weight_dtype=weight_dtype,
-        weights=weights,
-        utilisation=utilisation,
-        kv_memory=kv_memory,
-        alignment=one_count(align, "--align"),
-        spec_dir=spec_dir,
-    )
+        model_text=model, model=spec, gpu=gpu, engine=engine,
+        context_tokens=context_of(context_tokens, spec), kv_dtype=kv_dtype,
+        tp_size=one_count(tp_size or "1", "--tp-size"), n_gpus=n_gpus, weight_dtype=weight_dtype,
+        weights=weights, utilisation=utilisation, kv_memory=kv_memory,
+        alignment=one_count(align, "--align"), gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir,
+    )  # fmt: skip
     request = ReportRequest(
         model=spec,
-        deployment=replace(deployment, gpu_hour_usd=gpu_hour_usd),
+        deployment=deployment,
         model_text=model,
         gpu_text=gpu,
         options=changed,
         budget=budget,
-        batch_size=inputs.optional_count(batch_size, "--batch-size"),
-        tpot_s=None if tpot_ms is None else tpot_ms / 1e3,
-        speculation=Speculation(
-            query_tokens=one_count(speculative_tokens, "--speculative-tokens"),
-            accepted_tokens=accepted_tokens,
-        ),
-        relatives=load_all_hardware(spec_dir),
-        checkpoint=inputs.checkpoint_beside(model, spec) if weights is None else None,
+        batch_size=optional_count(batch_size, "--batch-size"),
+        target=inputs.latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir),
+        is_layout_stated=tp_size is not None,
     )
     command = request.command("report", "-o", output.resolve().name)
     document = model_document(request, command, progress)

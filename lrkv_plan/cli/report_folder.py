@@ -1,12 +1,18 @@
 """A folder of files written whole or not at all; an existing one is replaced only if it is ours."""
 
+import itertools
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from lrkv_plan.errors import UsageError, shown
+from lrkv_plan.files import kind_of
+from lrkv_plan.whole_files import keep_owner_and_mode
+
+_MAX_PATHS = 10_000  # a report has some hundred; a whole disk is not walked to say no
 
 
 def write_folder(
@@ -25,9 +31,9 @@ def write_folder(
         As ``check_folder``, or if the folder cannot be written.
     """
     check_folder(folder, is_ours=is_ours, force=force)
-    place = folder.resolve()
+    place = folder.resolve()  # of a link: its target is replaced, and the link stays
     try:
-        temporary = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=".lrkv-plan-", dir=place.parent))
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror}") from None
     try:
@@ -36,18 +42,35 @@ def write_folder(
             path = fresh / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        if place.exists():
-            place.rename(temporary / "old")
-        try:
-            fresh.rename(place)
-        except OSError:
-            if (temporary / "old").exists():
-                (temporary / "old").rename(place)
-            raise
+        _keep_modes(fresh, place)
+        _exchange(fresh, place, temporary / "old")
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _keep_modes(fresh: Path, place: Path) -> None:
+    """Modes and owners of the folder that is replaced and of the files that are there again."""
+    for path in (fresh, *fresh.rglob("*")):
+        try:
+            old = os.stat(place / path.relative_to(fresh))
+        except OSError:  # new
+            continue
+        if stat.S_IFMT(old.st_mode) == stat.S_IFMT(os.stat(path).st_mode):
+            keep_owner_and_mode(path, old)
+
+
+def _exchange(fresh: Path, place: Path, old: Path) -> None:
+    """Put the new folder in the place of the old one; whatever stops it, one of them is there."""
+    try:
+        if place.exists():
+            place.rename(old)
+        fresh.rename(place)
+    except BaseException:
+        if old.exists() and not place.exists():
+            old.rename(place)
+        raise
 
 
 def check_folder(folder: Path, *, is_ours: Callable[[str], bool], force: bool) -> None:
@@ -62,19 +85,29 @@ def check_folder(folder: Path, *, is_ours: Callable[[str], bool], force: bool) -
     try:
         place = folder.resolve()
         exists, is_folder = place.exists(), place.is_dir()
-    except (OSError, ValueError, RuntimeError):
+        what = "" if is_folder or not exists else kind_of(os.stat(place).st_mode)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    except RuntimeError:
+        raise UsageError(f"{folder}: is a link that leads to itself") from None
+    except ValueError:
         raise UsageError(f"{shown(str(folder))} is not a path") from None
-    if exists and not is_folder:
-        raise UsageError(f"{folder}: is a file; a report needs a folder")
+    if what:
+        raise UsageError(f"{folder}: is {what}; a report needs a folder")
     if place == Path.cwd() or place in Path.cwd().parents:
-        raise UsageError(f"{folder}: holds the current folder; name a folder for the report alone")
+        hint = " (or its name is empty)" if str(folder) == "." else ""
+        raise UsageError(
+            f"{folder}: holds the current folder{hint}; name a folder for the report alone"
+        )
     if not place.parent.is_dir():
         raise UsageError(f"{folder}: the folder {place.parent} does not exist")
     if not exists:
         return
-    held = sorted(_paths(place))
+    held = sorted(itertools.islice(_paths(place), _MAX_PATHS + 1))
     if held and not force:
         raise UsageError(f"{folder} exists; --force replaces the report in it")
+    if len(held) > _MAX_PATHS:
+        raise UsageError(f"{folder}: holds more files than any report; name another folder")
     foreign = next((path for path in held if not is_ours(path)), None)
     if foreign is not None:
         raise UsageError(

@@ -4,16 +4,16 @@ from typing import Annotated, Any
 
 import typer
 
-from lrkv_plan.cli import capacity_inputs as inputs
 from lrkv_plan.cli.options import (
     AttentionOption,
     KvDtypeOption,
     ModelArgument,
     SpecDirOption,
     TpSizeOption,
+    context_of,
     load,
     one_count,
-    token_list,
+    optional_count,
     writes_table,
 )
 from lrkv_plan.cli.time_options import (
@@ -35,7 +35,7 @@ def roofline(
     model: ModelArgument,
     gpu: RequiredGpu,
     attention: AttentionOption = None,
-    context_tokens: ContextOption = "8k",
+    context_tokens: ContextOption = None,
     batch_size: BatchOption = "1",
     query_tokens: QueryOption = "1",
     units: Annotated[
@@ -67,11 +67,11 @@ def roofline(
 
     spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
     told: dict[str, Any] = {
-        "context_tokens": token_list(context_tokens, "--context-tokens")[0],
+        "context_tokens": context_of(context_tokens, spec),
         "batch_size": one_count(batch_size, "--batch-size"),
         "query_tokens": one_count(query_tokens, "--query-tokens"),
         "tp_size": one_count(tp_size, "--tp-size"),
-        "heads_per_tile": inputs.optional_count(heads_per_tile, "--heads-per-tile"),
+        "heads_per_tile": optional_count(heads_per_tile, "--heads-per-tile"),
     }
     points = [
         (label, roofline_point(design, hardware, path=path, units=unit, kv_dtype=kv_dtype, **told))

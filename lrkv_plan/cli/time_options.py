@@ -8,7 +8,21 @@ RequiredGpu = Annotated[
     str, typer.Option("--gpu", metavar="GPU", help="A shipped hardware profile or a YAML file.")
 ]
 ContextOption = Annotated[
-    str, typer.Option("--context-tokens", metavar="T", help="Tokens cached per sequence.")
+    str | None,
+    typer.Option(
+        "--context-tokens",
+        metavar="T",
+        help="Tokens cached per sequence. Default: 8k, or the model's maximum.",
+    ),
+]
+ChosenTpOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tp-size",
+        metavar="P",
+        help="GPUs that share the model. Default: of --n-gpus the size that serves most, else the "
+        "smallest that fits.",
+    ),
 ]
 BatchOption = Annotated[
     str, typer.Option("--batch-size", metavar="N", help="Sequences decoded together.")
@@ -17,14 +31,16 @@ QueryOption = Annotated[
     str, typer.Option("--query-tokens", metavar="Q", help="Tokens decoded per sequence.")
 ]
 TpotOption = Annotated[
-    float | None, typer.Option("--tpot-ms", min=0, help="Most ms an output token may take.")
+    str | None,
+    typer.Option("--tpot-ms", metavar="MS", help="Most ms an output token may take."),
 ]
 SpeculativeOption = Annotated[
     str, typer.Option("--speculative-tokens", metavar="Q", help="Tokens verified per step.")
 ]
 AcceptedOption = Annotated[
-    float, typer.Option("--accepted-tokens", min=1, help="Of those, accepted on average.")
+    str, typer.Option("--accepted-tokens", metavar="N", help="Of those, accepted on average.")
 ]
 GpuHourOption = Annotated[
-    float | None, typer.Option("--gpu-hour-usd", min=0, help="Price of one GPU for an hour.")
+    str | None,
+    typer.Option("--gpu-hour-usd", metavar="USD", help="Price of one GPU for an hour."),
 ]

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan.cli.calibrate_run import thread_count
 from lrkv_plan.cli.options import (
     ModelArgument,
     SpecDirOption,
@@ -14,6 +15,7 @@ from lrkv_plan.cli.options import (
     token_list,
     writes_table,
 )
+from lrkv_plan.cli.plain_warnings import plain_warnings
 from lrkv_plan.cli.progress import progress_line
 from lrkv_plan.cli.time_options import RequiredGpu
 from lrkv_plan.report.tables import Table
@@ -48,7 +50,9 @@ def validate(
         ),
     ] = None,
     tp_size: TpSizeOption = "1",
-    threads: Annotated[str, typer.Option("--threads", metavar="N", help="CPU threads.")] = "1",
+    threads: Annotated[
+        str | None, typer.Option("--threads", metavar="N", help="CPU threads; one if not given.")
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
     ] = False,
@@ -62,6 +66,7 @@ def validate(
 
     require_torch()
     from lrkv_plan.calibration.validate import failure, validate_model
+    from lrkv_plan.calibration.validation_shapes import changed_shapes
     from lrkv_plan.report.validation_views import validation_table
     from lrkv_plan.specs.attention_text import swap_attention
     from lrkv_plan.specs.loader import load_all_hardware, load_hardware
@@ -69,12 +74,13 @@ def validate(
     spec, profile = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
     if attention is not None:
         spec = swap_attention(spec, attention)
-    with progress_line(quiet) as show:
+    contexts = token_list(context_tokens, "--context-tokens")
+    batches = count_list(batch_size, "--batch-size")
+    with plain_warnings(), progress_line(quiet) as show:
         points = validate_model(
-            spec, profile, device=device, dtype=dtype,
-            contexts=token_list(context_tokens, "--context-tokens"),
-            batches=count_list(batch_size, "--batch-size"),
-            tp_size=one_count(tp_size, "--tp-size"), threads=one_count(threads, "--threads"),
+            spec, profile, device=device, dtype=dtype, contexts=contexts, batches=batches,
+            tp_size=one_count(tp_size, "--tp-size"),
+            threads=thread_count(threads),
             relatives=load_all_hardware(spec_dir),
             progress=lambda done, of: show(f"{done} of {of} rounds measured"),
         )  # fmt: skip
@@ -83,4 +89,5 @@ def validate(
         "model": spec.name, "gpu": profile.name, "device": device, "dtype": points[0].dtype,
         "tp_size": points[0].tp_size,
     }  # fmt: skip
-    return validation_table(points, inputs, reason)
+    changed = changed_shapes(spec, contexts, batches, points[0].dtype)
+    return validation_table(points, inputs, reason, changed)

@@ -21,8 +21,8 @@ MOST_TP_SIZE = 64
 def what_to_try(model: ModelSpec, deployment: Deployment) -> tuple[str, ...]:
     """Changes of one setting with which at least one sequence fits, each with what it gives.
 
-    Longer tensor parallelism, an fp8 cache, fp8 weights, the longest context, and the largest
-    LRKV rank at this context.
+    Wider tensor parallelism on the GPUs that there are, an fp8 cache, fp8 weights, and the longest
+    context within the model's own maximum. Another design is no advice: it means training.
     """
     return tuple(_suggestions(model, deployment))
 
@@ -30,8 +30,8 @@ def what_to_try(model: ModelSpec, deployment: Deployment) -> tuple[str, ...]:
 def _suggestions(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
     parallel, settings = deployment.parallel, deployment.settings
     tp_size = parallel.tp_size * 2
-    while tp_size <= MOST_TP_SIZE:
-        wider = replace(deployment, parallel=replace(parallel, tp_size=tp_size), n_gpus=None)
+    while tp_size <= min(MOST_TP_SIZE, deployment.n_gpus or MOST_TP_SIZE):
+        wider = replace(deployment, parallel=replace(parallel, tp_size=tp_size))
         row = _fits(model, wider)
         if row is not None:
             yield f"--tp-size {tp_size} fits {row.max_sequences:,}"
@@ -48,17 +48,15 @@ def _suggestions(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
     context = _longest_context(model, deployment)
     if context:
         yield f"--context-tokens {context} fits 1"
-    rank = largest_rank(
-        model, deployment, LowRankOptions(), 1, step=max(1, deployment.rank_alignment)
-    )
-    if rank is not None:
-        yield f"--attention lrkv:{rank} fits 1"
 
 
 def _longest_context(model: ModelSpec, deployment: Deployment) -> int | None:
     """The longest context, in steps of 256 tokens, of which one sequence fits."""
     settings = deployment.settings
-    lengths = range(256, settings.context_tokens, 256)
+    most = settings.context_tokens - 1
+    if model.max_context_tokens is not None:
+        most = min(most, model.max_context_tokens)
+    lengths = range(256, most + 1, 256)
 
     def unfit(tokens: int) -> Fraction:
         shorter = replace(deployment, settings=replace(settings, context_tokens=tokens))

@@ -39,6 +39,7 @@ def compare(
     at_most: int | None = None,
     kv_dtype: str = "bf16",
     weight_dtype: str | None = None,
+    weight_bytes: int | None = None,
     relatives: Sequence[HardwareProfile] = (),
 ) -> Comparison:
     """Where the faster of two designs changes along one variable.
@@ -65,7 +66,7 @@ def compare(
     def built(text: str, tp_size: int) -> StepModel:
         return step_model(
             swap_attention(model, text), hardware, kv_dtype=kv_dtype, weight_dtype=weight_dtype,
-            tp_size=tp_size, relatives=relatives,
+            weight_bytes=weight_bytes, tp_size=tp_size, relatives=relatives,
         )  # fmt: skip
 
     def steps_at(value: int) -> tuple[StepTime, StepTime]:

@@ -25,6 +25,7 @@ def map_columns(
     at_most: int | None = None,
     kv_dtype: str = "bf16",
     weight_dtype: str | None = None,
+    weight_bytes: int | None = None,
     tp_size: int = 1,
     relatives: Sequence[HardwareProfile] = (),
 ) -> list[tuple[int, tuple[StepModel, StepModel]]]:
@@ -49,7 +50,7 @@ def map_columns(
     def built(text: str) -> StepModel:
         return step_model(
             swap_attention(model, text), hardware, kv_dtype=kv_dtype, weight_dtype=weight_dtype,
-            tp_size=tp_size, relatives=relatives,
+            weight_bytes=weight_bytes, tp_size=tp_size, relatives=relatives,
         )  # fmt: skip
 
     if over == "rank":

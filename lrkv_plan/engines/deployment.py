@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from lrkv_plan.calculators.weights import weight_bytes_per_gpu
-from lrkv_plan.errors import PlacementError
+from lrkv_plan.errors import PlacementError, UsageError
 from lrkv_plan.specs.engine_settings import EngineName, EngineSettings
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 from lrkv_plan.specs.serving import Parallelism
+from lrkv_plan.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,7 @@ class Deployment:
     """GPUs, engine and settings; what is None takes the engine's or the profile's default.
 
     ``kv_memory_bytes`` bypasses the budget, and then no GPU needs naming. ``rank_alignment`` is the
-    multiple that the engine's
-    kernel stores low-rank rows at.
+    multiple that the engine's kernel stores low-rank rows at.
     """
 
     engine: EngineName
@@ -60,6 +60,40 @@ class Deployment:
                 f"n_gpus {total}: one replica takes {each} GPUs (tp x pp x dp); use a multiple"
             )
         return total // each
+
+
+def check_pool(deployment: Deployment) -> None:
+    """Refuse a stated pool that the named GPU's memory cannot hold.
+
+    Raises
+    ------
+    UsageError
+        If ``kv_memory_bytes`` exceeds the GPU's memory.
+    """
+    hardware, stated = deployment.hardware, deployment.kv_memory_bytes
+    if hardware is not None and stated is not None and stated > hardware.mem_capacity_bytes:
+        raise UsageError(
+            f"--kv-memory {format_bytes(stated)}: {hardware.name} has "
+            f"{format_bytes(hardware.mem_capacity_bytes)} in all; state the pool of one GPU"
+        )
+
+
+def refuse_untimed_layout(parallel: Parallelism) -> None:
+    """Refuse a layout that step times do not know.
+
+    Raises
+    ------
+    UsageError
+        If a size other than tensor parallelism's is above 1.
+    """
+    sizes = ("pp_size", "dp_size", "ep_size", "dcp_size")
+    used = [name for name in sizes if getattr(parallel, name) > 1]
+    if used:
+        flags = ", ".join(f"--{name.replace('_', '-')} {getattr(parallel, name)}" for name in used)
+        raise UsageError(
+            f"{flags}: step times know tensor parallelism and whole replicas (--n-gpus) only; "
+            "leave it out, or leave out --tpot-ms and --speculative-tokens to see what fits"
+        )
 
 
 def known_weight_bytes(model: ModelSpec, deployment: Deployment) -> int | None:

@@ -15,6 +15,7 @@ from lrkv_plan.attention.families import layout_of
 from lrkv_plan.calculators.layer_cache import fixed_bytes_per_gpu, row_bytes_per_layer
 from lrkv_plan.dtypes import StorageFormat, storage_format
 from lrkv_plan.engines.blocks import ceil_div, smaller
+from lrkv_plan.errors import PlacementError
 from lrkv_plan.specs.engine_settings import EngineSettings
 from lrkv_plan.specs.model import LayerGroup, ModelSpec
 
@@ -34,6 +35,7 @@ class LayerKind:
     window_tokens: int | None = None
     fixed_bytes: int = 0
     is_latent: bool = False  # one row is key and value of all heads
+    per_head_option: str | None = None  # the design's option that caches every head instead
 
 
 def layer_kinds(
@@ -84,7 +86,7 @@ def _kinds_of(
     payload = sum(
         (
             tensor.copies_per_gpu(tp_size)
-            * storage.of_tensor(tensor.name).row_bytes(
+            * storage.of_tensor(tensor.stored_as).row_bytes(
                 tensor.width if tensor.payload_width is None else tensor.payload_width
             )
             for tensor in layout.cached
@@ -99,14 +101,26 @@ def _kinds_of(
         row_bytes=row + index,
         payload_row_bytes=payload + index,
         window_tokens=group.window_tokens,
-        is_latent=any(tensor.name == "latent" for tensor in layout.cached),
+        is_latent=layout.has_latent_rows,
+        per_head_option=layout.per_head_option,
     )
 
 
 def _with_drafts(kinds: list[LayerKind], draft_layers: int) -> list[LayerKind]:
-    """Draft layers cache like the model's last full layers (EAGLE, MTP)."""
+    """Draft layers cache like the model's last full layers (EAGLE, MTP).
+
+    Raises
+    ------
+    PlacementError
+        If there are draft layers and no full layer whose cache they could be like.
+    """
     full = [i for i, kind in enumerate(kinds) if kind.keeps == "full"]
-    if draft_layers and full:
+    if draft_layers and not full:
+        raise PlacementError(
+            f"{draft_layers} draft layers: no layer here attends to the whole context, so what "
+            "drafts cache is not known"
+        )
+    if draft_layers:
         last = full[-1]
         kinds[last] = replace(kinds[last], count=kinds[last].count + draft_layers)
     return kinds

@@ -21,15 +21,16 @@ from lrkv_plan.specs.model import FixedTensor, ModelSpec
 
 CELL_PADDING = 256
 DEFAULT_MICRO_BATCH_TOKENS = 512
+_FP32_BYTES = 4
 _MOST_SEQUENCES = 10**7
 
 
 def kept_kinds(
     model: ModelSpec, settings: EngineSettings, engine: EngineName
 ) -> tuple[LayerKind, ...]:
-    """The kinds of layers as llama.cpp keeps them: convolution columns in fp32, not 2 bytes.
+    """The kinds of layers as llama.cpp keeps them: states and convolution columns in fp32.
 
-    Recurrent state is fp32 there too, which most specs state already. The fork ik_llama.cpp keeps
+    The fork ik_llama.cpp keeps
     windowed layers at the full context (ikawrakow/ik_llama.cpp#1607).
     """
     layers = tuple(
@@ -43,13 +44,13 @@ def kept_kinds(
 
 
 def _as_fp32(tensor: FixedTensor) -> FixedTensor:
-    """Only convolution columns grow with draft tokens; they are specified as 2-byte scalars."""
-    if not tensor.bytes_per_draft_token:
-        return tensor
+    """A stated scalar size counts; else columns, which grow with draft tokens, have 2 bytes."""
+    scalar_bytes = tensor.scalar_bytes or (2 if tensor.bytes_per_draft_token else _FP32_BYTES)
     return tensor.model_copy(
         update={
-            "bytes_per_copy": 2 * tensor.bytes_per_copy,
-            "bytes_per_draft_token": 2 * tensor.bytes_per_draft_token,
+            "bytes_per_copy": tensor.bytes_per_copy * _FP32_BYTES // scalar_bytes,
+            "bytes_per_draft_token": tensor.bytes_per_draft_token * _FP32_BYTES // scalar_bytes,
+            "scalar_bytes": _FP32_BYTES,
         }
     )
 

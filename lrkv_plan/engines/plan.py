@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -10,15 +9,13 @@ from lrkv_plan.calculators.cache_bytes import ratio_to_mha
 from lrkv_plan.calculators.crossover import Crossover, context_crossover
 from lrkv_plan.calculators.parameters import kv_params_ratio_to_mha, parameter_count
 from lrkv_plan.calculators.rank_ceiling import RankCeiling, rank_ceiling
-from lrkv_plan.calculators.step_model import step_model
-from lrkv_plan.calculators.step_time import StepModel, StepTime, step_time
-from lrkv_plan.engines.deployment import Deployment
-from lrkv_plan.engines.latency import Admission, Speculation, admission
-from lrkv_plan.engines.plan_choices import compared_designs, own_budget, widened_to_fit
+from lrkv_plan.calculators.step_time import StepModel
+from lrkv_plan.engines.deployment import Deployment, refuse_untimed_layout
+from lrkv_plan.engines.latency import Admission, LatencyTarget, admitted_by, timed_step
+from lrkv_plan.engines.plan_choices import compared_designs, own_budget, with_layout
 from lrkv_plan.engines.planning import CapacityRow, capacity_row
 from lrkv_plan.errors import PlacementError, UsageError
 from lrkv_plan.specs.attention_text import swap_attention
-from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 from lrkv_plan.specs.serving import Parallelism
 
@@ -27,8 +24,9 @@ from lrkv_plan.specs.serving import Parallelism
 class PlanRow:
     """One design: what it caches and weighs, what fits, how fast, and where the ranking changes.
 
-    ``step`` is at the plan's common batch; ``admitted`` at the design's own largest.
-    ``against_own`` compares with the model's own design along the context; None for itself.
+    ``load`` is the row's own: the stated batch, or the largest that fits and meets the target; None
+    where there is none, and then no time is given. ``against_own`` compares with the model's own
+    design along the context, at the plan's batch; None for itself.
     """
 
     attention: str
@@ -37,15 +35,18 @@ class PlanRow:
     kv_params_ratio: Fraction | None
     model_params: int | None
     capacity: CapacityRow
-    step: StepTime
-    admitted: Admission | None
+    load: Admission | None
     against_own: Crossover | None
-    refused: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The rows, the budget that chose the LRKV rank, and what the times rest on."""
+    """The rows, the budget that chose the LRKV rank, the layout, and what the times rest on.
+
+    ``batch_size`` is that of one replica at which designs are compared with the own one: the stated
+    batch, or the own design's load; None where it has none. ``layout`` says how the
+    tensor-parallel size was chosen, and is None where it was stated.
+    """
 
     rows: tuple[PlanRow, ...]
     refused: tuple[str, ...]
@@ -53,7 +54,8 @@ class Plan:
     ceiling: RankCeiling
     parallel: Parallelism
     n_replicas: int
-    batch_size: int
+    layout: str | None
+    batch_size: int | None
     context_tokens: int
     rests_on: tuple[str, ...]
 
@@ -69,107 +71,84 @@ def make_plan(
     *,
     budget: str | None = None,
     batch_size: int | None = None,
-    tpot_s: float | None = None,
-    speculation: Speculation | None = None,
-    relatives: Sequence[HardwareProfile] = (),
+    target: LatencyTarget | None = None,
+    is_layout_stated: bool = False,
 ) -> Plan:
     """MHA, GQA, MQA, MLA and LRKV on a model's backbone, on given GPUs.
 
     Parameters
     ----------
-    deployment : ``parallel.tp_size`` is raised to the smallest power of two at which the model's
-        own design fits one sequence, if it does not fit as given. ``n_gpus`` are shared out among
-        as many replicas of that size as they hold; one replica when None.
+    deployment : with ``is_layout_stated`` its ``parallel`` is kept and ``n_gpus`` must be a
+        multiple of it. Otherwise ``tp_size`` is chosen: of ``n_gpus`` the size that serves most
+        sequences of the own design, in as many replicas as there is room for; without ``n_gpus``
+        the smallest power of two that fits one sequence.
     budget : cache budget for the LRKV rank and the MLA latent; the own design's cache when None,
         or half of MHA where the own design is MHA.
-    batch_size : sequences at which steps are compared; when None, what the own design holds, at
-        most 32.
+    batch_size : the load of one replica in every row; each row's own largest when None.
+    target : the most that an output token may take, how tokens are drafted, lending profiles.
 
     Raises
     ------
     UsageError
-        If no GPU is named.
+        If no GPU is named, or step times do not know the layout.
     RequirementError
-        If the model's own design fits on no power of two of GPUs up to ``n_gpus``, or 64.
+        If the model's own design fits on no size that may be chosen, or not on the stated one.
     SpecError, PlacementError
         As the calculators.
     """
     if deployment.hardware is None:
         raise UsageError("a plan needs a GPU: --gpu h100-sxm")
-    most_gpus = deployment.n_gpus
-    deployment = widened_to_fit(model, replace(deployment, n_gpus=None), most_gpus or 64)
-    chosen = budget or own_budget(model)
+    refuse_untimed_layout(deployment.parallel)
+    wanted = target or LatencyTarget()
+    chosen = with_layout(model, deployment, wanted, batch_size, is_stated=is_layout_stated)
+    deployment = chosen.deployment
+    share = budget or own_budget(model)
     ceiling = rank_ceiling(
-        model, budget=chosen, alignment=deployment.rank_alignment,
+        model, budget=share, alignment=deployment.rank_alignment,
         tp_size=deployment.parallel.tp_size, kv_dtype=deployment.settings.kv_dtype,
     )  # fmt: skip
-    own = capacity_row(model, deployment)
-    batch = batch_size or min(32, max(1, own.max_sequences))
-    timer = _Timer(deployment, relatives)
-    own_step = timer.model_of(model)
-    rows, refused = [], []
+    own_step = timed_step(model, deployment, wanted)
+    own_load = admitted_by(
+        own_step, capacity_row(model, deployment), deployment, wanted, batch_size
+    )
+    batch = batch_size or (own_load.batch_size if own_load else None)
+    rows, refused, notes = [], [], dict.fromkeys(own_step.remarks)
     for role, text in compared_designs(model, ceiling):
         design = model if text is None else swap_attention(model, text)
         try:
-            rows.append(_row(role, design, deployment, timer, own_step, batch, tpot_s, speculation))
+            step = timed_step(design, deployment, wanted)
+            row = _row(role, design, deployment, step, wanted, batch_size)
         except PlacementError as error:
             refused.append(f"{text}: {error}")
+            continue
+        notes |= dict.fromkeys(step.remarks)
+        if text is not None and batch is not None:
+            against = _against(own_step, step, design, deployment, batch, wanted)
+            row = replace(row, against_own=against)
+        rows.append(row)
     return Plan(
         rows=tuple(rows),
         refused=tuple(refused),
-        budget=chosen,
+        budget=share,
         ceiling=ceiling,
         parallel=deployment.parallel,
-        n_replicas=(most_gpus or deployment.parallel.tp_size) // deployment.parallel.tp_size,
+        n_replicas=deployment.n_replicas,
+        layout=chosen.reason,
         batch_size=batch,
         context_tokens=deployment.settings.context_tokens,
-        rests_on=timer.rests_on(),
+        rests_on=tuple(notes),
     )
-
-
-class _Timer:
-    """Step models of one deployment, and the notes that all of them rest on."""
-
-    def __init__(self, deployment: Deployment, relatives: Sequence[HardwareProfile]) -> None:
-        self.deployment = deployment
-        self.relatives = relatives
-        self.notes: dict[str, None] = {}
-
-    def model_of(self, design: ModelSpec) -> StepModel:
-        deployment = self.deployment
-        assert deployment.hardware is not None
-        step = step_model(
-            design,
-            deployment.hardware,
-            kv_dtype=deployment.settings.kv_dtype,
-            weight_dtype=deployment.weight_dtype,
-            tp_size=deployment.parallel.tp_size,
-            relatives=self.relatives,
-        )
-        self.notes |= dict.fromkeys(step.remarks)
-        return step
-
-    def rests_on(self) -> tuple[str, ...]:
-        return tuple(self.notes)
 
 
 def _row(
     role: str,
     design: ModelSpec,
     deployment: Deployment,
-    timer: _Timer,
-    own_step: StepModel,
-    batch: int,
-    tpot_s: float | None,
-    speculation: Speculation | None,
+    step: StepModel,
+    target: LatencyTarget,
+    batch_size: int | None,
 ) -> PlanRow:
-    spec = speculation or Speculation()
-    context = deployment.settings.context_tokens
     capacity = capacity_row(design, deployment)
-    step = timer.model_of(design)
-    hardware = deployment.hardware
-    assert hardware is not None
-    is_own = role == "own design"
     return PlanRow(
         attention=capacity.attention,
         role=role,
@@ -177,19 +156,21 @@ def _row(
         kv_params_ratio=kv_params_ratio_to_mha(design),
         model_params=parameter_count(design).model_params,
         capacity=capacity,
-        step=step_time(step, context, batch, spec.query_tokens),
-        admitted=admission(
-            step,
-            context_tokens=context,
-            max_sequences=capacity.max_sequences,
-            n_gpus=deployment.parallel.tp_size,
-            tpot_s=tpot_s,
-            speculation=speculation,
-            gpu_hour_usd=deployment.gpu_hour_usd or hardware.gpu_hour_usd,
-            board_power_w=hardware.board_power_w,
-        ),
-        against_own=None if is_own else context_crossover(
-            (own_step, step), high=max(context, design.max_context_tokens or context),
-            batch_size=batch, query_tokens=spec.query_tokens,
-        ),
+        load=admitted_by(step, capacity, deployment, target, batch_size),
+        against_own=None,
+    )
+
+
+def _against(
+    own: StepModel,
+    other: StepModel,
+    design: ModelSpec,
+    deployment: Deployment,
+    batch: int,
+    target: LatencyTarget,
+) -> Crossover:
+    context = deployment.settings.context_tokens
+    return context_crossover(
+        (own, other), high=max(context, design.max_context_tokens or context), batch_size=batch,
+        query_tokens=target.speculation.query_tokens,
     )  # fmt: skip

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from lrkv_plan.calculators.cache_bytes import ratio_to_mha
 from lrkv_plan.calculators.population import PopulationAccount, account_population
+from lrkv_plan.calculators.weights import refuse_unbounded_weights, uncounted_weights
 from lrkv_plan.engines.budget import MemoryBudget, budget_for
-from lrkv_plan.engines.deployment import Deployment, checkpoint_remarks, known_weight_bytes
+from lrkv_plan.engines.deployment import (
+    Deployment,
+    check_pool,
+    checkpoint_remarks,
+    known_weight_bytes,
+)
 from lrkv_plan.engines.pool import Pool
 from lrkv_plan.engines.registry import pool_of
 from lrkv_plan.errors import PlacementError, UsageError
 from lrkv_plan.specs.attention_text import design_label
 from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.specs.serving import Parallelism
 
 if TYPE_CHECKING:
     from lrkv_plan.calculators.exact import IntArray
@@ -26,7 +34,8 @@ class CapacityRow:
 
     ``kv_tokens`` and ``max_concurrency`` are one engine core's, as it prints them;
     ``max_sequences`` counts full-length sequences of one core, ``total_sequences`` those of all
-    GPUs.
+    GPUs. ``weights_left_out`` names parts that the budget does not count: what fits is then an
+    upper bound. ``beyond_model_maximum`` marks a context that the model itself does not reach.
     """
 
     model: str
@@ -37,6 +46,8 @@ class CapacityRow:
     tp_size: int
     pp_size: int
     dp_size: int
+    ep_size: int
+    dcp_size: int
     context_tokens: int
     kv_dtype: str
     kv_budget_bytes_per_gpu: int
@@ -57,6 +68,8 @@ class CapacityRow:
     usd_per_sequence_hour: float | None
     budget: MemoryBudget | None
     population: PopulationAccount | None
+    weights_left_out: tuple[str, ...]
+    beyond_model_maximum: bool
     remarks: tuple[str, ...]
 
 
@@ -76,6 +89,8 @@ def capacity_row(
         If no engine can run the design on these GPUs.
     SpecError
         If the weights' size is not known from the spec and not given.
+    UsageError
+        If a stated pool exceeds the GPU's memory, or neither pool nor GPU is named.
 
     Notes
     -----
@@ -83,6 +98,7 @@ def capacity_row(
     max_sequences.
     """
     parallel, settings, hardware = deployment.parallel, deployment.settings, deployment.hardware
+    check_pool(deployment)
     n_replicas = deployment.n_replicas
     label = design_label(model)
     stored = _as_stored(model, deployment.rank_alignment)
@@ -109,6 +125,8 @@ def capacity_row(
         tp_size=parallel.tp_size,
         pp_size=parallel.pp_size,
         dp_size=parallel.dp_size,
+        ep_size=parallel.ep_size,
+        dcp_size=parallel.dcp_size,
         context_tokens=settings.context_tokens,
         kv_dtype=settings.kv_dtype,
         kv_budget_bytes_per_gpu=min(stage_bytes),
@@ -133,8 +151,17 @@ def capacity_row(
         usd_per_sequence_hour=price * n_gpus / total if price and total else None,
         budget=budget,
         population=None if lengths is None else _account(pool, lengths),
+        weights_left_out=_left_out(model, deployment),
+        beyond_model_maximum=settings.context_tokens > (model.max_context_tokens or 2**63),
         remarks=(*pool.remarks, *checkpoint_remarks(deployment)),
     )
+
+
+def _left_out(model: ModelSpec, deployment: Deployment) -> tuple[str, ...]:
+    """Parts whose weights the budget leaves out; none where pool or weights are known."""
+    if deployment.kv_memory_bytes is not None:
+        return ()
+    return () if known_weight_bytes(model, deployment) is not None else uncounted_weights(model)
 
 
 def _as_stored(model: ModelSpec, alignment: int) -> ModelSpec:
@@ -154,6 +181,9 @@ def _as_stored(model: ModelSpec, alignment: int) -> ModelSpec:
 def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:
     if deployment.hardware is None:
         raise UsageError("the memory is unknown: name the GPU (--gpu) or the pool (--kv-memory)")
+    known = known_weight_bytes(model, deployment)
+    if known is None:
+        refuse_unbounded_weights(model)
     return budget_for(
         deployment.engine,
         model,
@@ -162,7 +192,7 @@ def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:
         deployment.settings,
         utilisation=deployment.utilisation,
         weight_dtype=deployment.weight_dtype,
-        weight_bytes=known_weight_bytes(model, deployment),
+        weight_bytes=known,
     )
 
 
@@ -190,12 +220,24 @@ def _account(pool: Pool, lengths: IntArray) -> PopulationAccount:
 
 
 def smallest_layout(
-    model: ModelSpec, deployment: Deployment, n_sequences: int, *, most_gpus: int = 1024
+    model: ModelSpec,
+    deployment: Deployment,
+    n_sequences: int,
+    *,
+    tp_size: int | None = None,
+    serves: Callable[[CapacityRow, Deployment], int] | None = None,
+    most_gpus: int = 1024,
 ) -> CapacityRow | None:
-    """The fewest GPUs that hold ``n_sequences`` of full length, over tensor-parallel sizes.
+    """The fewest GPUs that hold ``n_sequences`` of full length, over layouts and replicas.
 
-    Each size from 1 in powers of two that an engine can run is filled with as many replicas as
-    needed; ties go to the smaller size. None if no size holds a single sequence.
+    Each layout that an engine can run is filled with as many replicas as needed; ties go to the
+    smaller tensor-parallel size, then to fewer data-parallel cores. None if no layout will do.
+
+    Parameters
+    ----------
+    tp_size : searched in powers of two from 1 when None.
+    serves : sequences that a replica serves, such as those within a time target; all that it holds
+        when None. Layouts that it refuses with a ``UsageError`` are left out.
 
     Raises
     ------
@@ -205,17 +247,51 @@ def smallest_layout(
     if n_sequences < 1:
         raise UsageError(f"sequences {n_sequences}: must be at least 1")
     best: CapacityRow | None = None
-    tp_size = 1
-    while tp_size <= most_gpus:
-        parallel = replace(deployment.parallel, tp_size=tp_size)
-        row = _try(model, replace(deployment, parallel=parallel, n_gpus=None))
-        if row is not None and row.total_sequences:
-            replicas = -(-n_sequences // row.total_sequences)
-            n_gpus = replicas * parallel.n_gpus
-            if n_gpus <= most_gpus and (best is None or n_gpus < best.n_gpus):
-                best = capacity_row(model, replace(deployment, parallel=parallel, n_gpus=n_gpus))
-        tp_size *= 2
+    for parallel in _layouts(model, deployment, tp_size, most_gpus):
+        if best is not None and parallel.n_gpus >= best.n_gpus:
+            continue
+        one = replace(deployment, parallel=parallel, n_gpus=None)
+        row = _try(model, one)
+        served = 0 if row is None else row.total_sequences
+        if row is not None and served and serves is not None:
+            served = serves(row, one)
+        if not served:
+            continue
+        n_gpus = -(-n_sequences // served) * parallel.n_gpus
+        if n_gpus <= most_gpus and (best is None or n_gpus < best.n_gpus):
+            best = capacity_row(model, replace(one, n_gpus=n_gpus))
     return best
+
+
+def _layouts(
+    model: ModelSpec, deployment: Deployment, tp_size: int | None, most_gpus: int
+) -> Iterator[Parallelism]:
+    """Tensor-parallel sizes; of mixtures also data-parallel attention that shares the experts.
+
+    A data-parallel or expert-parallel size that was stated is kept in all of them.
+    """
+    given = deployment.parallel
+    powers = [2**k for k in range(most_gpus.bit_length()) if 2**k <= most_gpus]
+    sizes = powers if tp_size is None else [tp_size]
+    yield from (replace(given, tp_size=size) for size in sizes if _may_be(given, size))
+    has_experts = any(
+        group.feed_forward is not None and group.feed_forward.kind == "experts"
+        for group in model.layers
+    )
+    if not has_experts or given.n_gpus > given.tp_size or given.ep_size > 1 or given.dcp_size > 1:
+        return
+    for size in sizes:
+        for cores in powers[1:]:
+            if size * cores <= most_gpus:
+                yield Parallelism(tp_size=size, dp_size=cores, ep_size=size * cores)
+
+
+def _may_be(given: Parallelism, tp_size: int) -> bool:
+    try:
+        replace(given, tp_size=tp_size)
+    except PlacementError:
+        return False
+    return True
 
 
 def _try(model: ModelSpec, deployment: Deployment) -> CapacityRow | None:

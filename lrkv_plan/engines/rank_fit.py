@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from lrkv_plan.calculators.budget_fit import latent_bound_remark, widest_latent
 from lrkv_plan.engines.advice import largest_design, largest_rank
 from lrkv_plan.engines.deployment import Deployment
 from lrkv_plan.engines.planning import CapacityRow, capacity_row
@@ -30,7 +31,10 @@ class SequenceFit:
 
 @dataclass(frozen=True, kw_only=True)
 class RankFit:
-    """The largest rank, its largest aligned neighbour below, the next one, GQA and MLA."""
+    """The largest rank, its largest aligned neighbour below, the next one, GQA and MLA.
+
+    The latent is at most as wide as the model; a remark says where that bound decides.
+    """
 
     n_sequences: int
     alignment: int
@@ -39,6 +43,7 @@ class RankFit:
     following: SequenceFit | None
     grouped: SequenceFit | None
     latent: SequenceFit | None
+    remarks: tuple[str, ...] = ()
 
 
 def rank_for_sequences(
@@ -81,8 +86,13 @@ def rank_for_sequences(
     heads = divisors_of(math.gcd(*(b.n_heads for b in backbones)))
     n_kv_heads = largest_design(model, deployment, heads, lambda n: f"gqa:{n}", n_sequences)
     rope = latent_rope_dim or backbones[0].rope_dim or max(2, backbones[0].head_dim // 2)
-    widths = range(1, max(b.n_heads * (b.head_dim + b.v_head_dim) for b in backbones) + 1)
-    latent = largest_design(model, deployment, widths, lambda n: f"mla:{n}+{rope}", n_sequences)
+    most = widest_latent(model)
+
+    def largest_latent(widths: range) -> int | None:
+        return largest_design(model, deployment, widths, lambda n: f"mla:{n}+{rope}", n_sequences)
+
+    latent = largest_latent(range(1, most + 1))
+    is_bounded = latent == most and largest_latent(range(most + 1, most + 2)) is not None
     widest = min(min(b.head_dim, b.v_head_dim) for b in backbones)
     return RankFit(
         n_sequences=n_sequences,
@@ -92,4 +102,5 @@ def rank_for_sequences(
         following=fit(following, variant.text(following)) if following <= widest else None,
         grouped=None if n_kv_heads is None else fit(n_kv_heads, f"gqa:{n_kv_heads}"),
         latent=None if latent is None else fit(latent, f"mla:{latent}+{rope}"),
+        remarks=(latent_bound_remark(model),) if is_bounded else (),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from lrkv_plan.engines import ideal, llama_cpp, paged, sglang, tensorrt_llm, vllm, vllm_v0
 from lrkv_plan.engines.pool import Pool
-from lrkv_plan.errors import UsageError, did_you_mean, shown
+from lrkv_plan.errors import PlacementError, UsageError, did_you_mean, shown
 from lrkv_plan.specs.engine_settings import EngineName, EngineSettings, parse_engine
 from lrkv_plan.specs.model import ModelSpec
 from lrkv_plan.specs.serving import Parallelism, pipeline_stages
@@ -26,6 +26,54 @@ ENGINES: dict[str, PoolRule] = {
     "ik_llama_cpp": llama_cpp.pool,
     "tensorrt_llm": tensorrt_llm.pool,
 }
+
+
+_ALL_SIZES = frozenset({"tp_size", "pp_size", "dp_size", "ep_size", "dcp_size"})
+# Kinds of parallelism that an engine runs; those without a row here are no engine and run all.
+SIZES: dict[str, frozenset[str]] = {
+    "vllm_v0": frozenset({"tp_size", "pp_size"}),
+    "sglang": _ALL_SIZES - {"dcp_size"},
+    "tensorrt_llm": _ALL_SIZES - {"dcp_size"},
+    "llama_cpp": frozenset({"pp_size"}),
+    "ik_llama_cpp": frozenset({"pp_size"}),
+}
+# Settings that an engine's rules read, beside those that all read.
+READS: dict[str, frozenset[str]] = {
+    "ideal": frozenset(),
+    "paged": frozenset({"page_tokens"}),
+    "vllm": frozenset({"page_tokens", "max_batched_tokens", "prefix_cache"}),
+    "vllm_v0": frozenset({"page_tokens", "max_batched_tokens"}),
+    "vllm_ascend": frozenset({"page_tokens", "max_batched_tokens", "prefix_cache"}),
+    "sglang": frozenset({"page_tokens"}),
+    "tensorrt_llm": frozenset({"page_tokens", "max_batched_tokens"}),
+    "llama_cpp": frozenset({"max_batched_tokens"}),
+    "ik_llama_cpp": frozenset({"max_batched_tokens"}),
+}
+
+
+def check_layout(model: ModelSpec, engine: EngineName, parallel: Parallelism) -> None:
+    """Refuse sizes that the engine does not run, or that nothing in the model is dealt out by.
+
+    Raises
+    ------
+    PlacementError
+        Naming the sizes.
+    """
+    used = [name for name in sorted(_ALL_SIZES) if getattr(parallel, name) > 1]
+    unknown = [name for name in used if name not in SIZES.get(engine.name, _ALL_SIZES)]
+    if unknown:
+        runs = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(SIZES[engine.name]))
+        raise PlacementError(
+            f"{engine.name} does not run {', '.join(unknown)} above 1; it runs {runs}, and "
+            "replicas (--n-gpus)"
+        )
+    has_experts = any(
+        group.feed_forward is not None and group.feed_forward.kind == "experts"
+        for group in model.layers
+    )
+    is_stated = all(group.feed_forward is not None for group in model.layers)
+    if parallel.ep_size > 1 and is_stated and not has_experts:
+        raise PlacementError(f"ep_size {parallel.ep_size}: {model.name} has no experts to deal out")
 
 
 def engine_named(text: str) -> EngineName:
@@ -93,8 +141,9 @@ def pool_of(
     Raises
     ------
     PlacementError
-        As the engine's rule.
+        As ``check_layout`` and the engine's rule.
     """
+    check_layout(model, engine, parallel)
     stages = stage_models(model, parallel.pp_size)
     pools = []
     for index, (stage, budget) in enumerate(zip(stages, stage_budgets_bytes, strict=True)):

@@ -41,13 +41,16 @@ def pool(
         of a version that could not keep latents.
     """
     kinds = layer_kinds(model, settings, tp_size)
-    if any(kind.is_latent for kind in kinds) and not engine.at_least(0, 7):
+    latent = [kind for kind in kinds if kind.is_latent]
+    if latent and not engine.at_least(0, 7):
+        option = latent[0].per_head_option
         raise PlacementError(
-            "vLLM before 0.7 keeps keys and values of every MLA head: use cached_form=heads"
+            "vLLM before 0.7 cannot keep one row for all heads, but only keys and values of each"
+            + (f": use {option}" if option else "")
         )
     if dcp_size > 1 or any(kind.keeps == "state" for kind in kinds):
         raise PlacementError("vLLM's V0 engine has no pool for recurrent layers or --dcp-size")
-    aligned = any(kind.is_latent for kind in kinds) and not engine.at_least(0, 7, 4)
+    aligned = bool(latent) and not engine.at_least(0, 7, 4)
     rows = sum((kind.count * _row(kind, aligned) for kind in kinds), start=Fraction(0))
     page_tokens = settings.page_tokens or DEFAULT_PAGE_TOKENS
     return equal_blocks(

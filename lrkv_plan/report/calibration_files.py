@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lrkv_plan.calibration.whole_folder import write_together
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report import calibration_sections as sections
 from lrkv_plan.report.calibration_fit_views import fit_table
 from lrkv_plan.report.series.calibration import predicted_vs_measured
 from lrkv_plan.report.tables import Table, to_csv, to_markdown
-from lrkv_plan.whole_files import write_whole
 
 if TYPE_CHECKING:
     from lrkv_plan.calibration.fit_run import FitResult
@@ -31,6 +31,13 @@ def written_files(result: FitResult, folder: Path) -> list[Path]:
 
     names = (REPORT, ERRORS, f"{PICTURE}.png", f"{PICTURE}.svg", profile_name(result))
     return [folder / name for name in names]
+
+
+def existing_results(folder: Path) -> list[str]:
+    """Names of the results of some run or fit that lie there."""
+    names = (REPORT, ERRORS, f"{PICTURE}.png", f"{PICTURE}.svg")
+    profiles = sorted(path.name for path in folder.glob("*.calibrated.yaml"))
+    return [name for name in names if (folder / name).exists()] + profiles
 
 
 def write_result(
@@ -62,23 +69,15 @@ def write_result(
         raise UsageError(f"{folder}: {', '.join(existing)} exist; --force overwrites them")
     fits = result.fits if force else result.accepted
     figure = predicted_vs_measured(result)
-    contents: list[str | bytes] = [
-        report_text(result),
-        to_csv(replace(fit_table(result), rows=sections.error_rows(result.fits))),
-        picture(figure, "png", width="double"),
-        picture(figure, "svg", width="double"),
-    ]
-    targets = list(reports)
+    contents: dict[str, str | bytes] = {
+        REPORT: report_text(result),
+        ERRORS: to_csv(replace(fit_table(result), rows=sections.error_rows(result.fits))),
+        f"{PICTURE}.png": picture(figure, "png", width="double"),
+        f"{PICTURE}.svg": picture(figure, "svg", width="double"),
+    }
     if fits:
-        contents.append(profile_text(result, fits))
-        targets.append(profile)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
-    for path, content in zip(targets, contents, strict=True):
-        write_whole(path, content, force=force or overwrite)
-    return targets
+        contents[profile.name] = profile_text(result, fits)
+    return write_together(folder, contents, force=force or overwrite)
 
 
 def report_text(result: FitResult) -> str:

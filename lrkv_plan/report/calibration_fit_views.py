@@ -72,7 +72,12 @@ def _row(result: FitResult, fit: PathFit) -> dict[str, Any]:
 
 
 def fit_table(result: FitResult, *, force: bool = False, remarks: Sequence[str] = ()) -> Table:
-    """The fit as ``calibrate fit`` and ``calibrate run`` print it; a refused one is ``unmet``."""
+    """The fit as ``calibrate fit`` and ``calibrate run`` print it.
+
+    A refused one is ``unmet``, and every format but CSV (whose rows have verdicts) says why:
+    ``refused`` among the inputs, and the first remark.
+    """
+    refused = None if force else result.refusal
     return Table(
         title=f"Decode paths fitted on {result.info.device_name or result.info.device}",
         inputs={
@@ -84,13 +89,18 @@ def fit_table(result: FitResult, *, force: bool = False, remarks: Sequence[str] 
             "noise_limit": result.noise_limit,
             "control_spread": result.control_spread,
             "max_error": result.max_error,
+            "refused": refused,
             "run": result.info.model_dump(mode="json", exclude_none=True),
         },
         rows=fit_rows(result),
         columns=FIT_COLUMNS,
-        remarks=(*fit_remarks(result), *remarks),
-        unmet=CalibrationError(result.refusal) if result.refusal and not force else None,
+        remarks=(*_refused(refused), *fit_remarks(result), *remarks),
+        unmet=CalibrationError(refused) if refused else None,
     )
+
+
+def _refused(reason: str | None) -> list[str]:
+    return [f"refused: {reason}"] if reason else []
 
 
 def microseconds(value: float) -> str:
@@ -186,18 +196,19 @@ def table_fit_table(result: TableFit, *, force: bool = False) -> Table:
         for row, e in zip(table.rows, result.entries, strict=True)
     ]
     verdict = Column(key="verdict", title="verdict", is_number=False)
-    refusal = result.refusal
+    refused = None if force else result.refusal
     return replace(
         table, rows=rows, columns=(*table.columns, verdict),
         inputs={"file": str(result.path), "profile": result.profile.name,
-                "max_error": result.max_error},
+                "max_error": result.max_error, "refused": refused},
         remarks=(
+            *_refused(refused),
             "errors are of calls fitted without: whole head configurations left out, or rows "
             "where those are too few",
             *table.remarks,
             *(f"{name}: not fitted: {why}" for name, why in result.not_fitted.items()),
         ),
-        unmet=CalibrationError(refusal) if refusal and not force else None,
+        unmet=CalibrationError(refused) if refused else None,
     )  # fmt: skip
 
 

@@ -19,31 +19,81 @@ if TYPE_CHECKING:
 def capacity_table(
     model: ModelSpec, answers: Sequence[Answer], population: Population | None
 ) -> Table:
-    """One row per deployment and design."""
+    """One row per deployment and design; users, times and costs are those of all GPUs together."""
     rows = [_row(answer) for answer in answers]
     first = answers[0].deployment
-    gpu = first.hardware.name if first.hardware else "a stated pool"
     return Table(
-        title=f"Capacity of {model.name} on {gpu}, {first.engine}, {first.settings.kv_dtype} cache",
+        title=_title(model, answers),
         inputs=_inputs(model, answers, population),
         rows=rows,
         columns=(
             Column(key="attention", title="design", is_number=False),
             Column(key="n_gpus", title="GPUs", text=count),
             Column(key="tp_size", title="TP", text=count),
+            *_size_columns(rows),
             Column(key="context_tokens", title="context", text=count),
             Column(key="kv_budget_bytes_per_gpu", title="budget/GPU", text=format_bytes),
             Column(key="bytes_per_token_per_gpu", title="B/token/GPU", text=count),
-            Column(key="kv_tokens", title="kv tokens", text=count),
-            Column(key="max_concurrency", title="concurrency", text=lambda x: f"{float(x):,.2f}"),
+            *_print_columns(first),
             Column(key="total_sequences", title="sequences", text=count),
             Column(key="waste_share", title="waste", text=percent),
             *_price_columns(rows),
-            *(_TIME_COLUMNS if any(answer.rests_on for answer in answers) else ()),
+            *(_TIME_COLUMNS if any(answer.is_timed for answer in answers) else ()),
             *(_POPULATION_COLUMNS if population is not None else ()),
-            Column(key="binds", title="what binds", is_number=False),
+            Column(key="bound_by", title="bound by", is_number=False),
         ),
         remarks=tuple(dict.fromkeys(_remarks(model, answers, population))),
+    )
+
+
+def _title(model: ModelSpec, answers: Sequence[Answer]) -> str:
+    first = answers[0].deployment
+    gpu = first.hardware.name if first.hardware else "a stated pool"
+    left_out = _left_out(answers)
+    smallest = any(answer.is_smallest for answer in answers)
+    what = "Fewest GPUs for" if smallest else "Capacity of"
+    bound = bounded(left_out) if not smallest else bounded(left_out, "Lower bound")
+    return f"{bound}{what} {model.name} on {gpu}, {first.engine}, {first.settings.kv_dtype} cache"
+
+
+def _left_out(answers: Sequence[Answer]) -> Sequence[str]:
+    return next((a.row.weights_left_out for a in answers if a.row is not None), ())
+
+
+def bounded(left_out: Sequence[str], bound: str = "Upper bound") -> str:
+    """What a title begins with where weights are left out: the figures are then bounds."""
+    return f"{bound}, weights leave out {'; '.join(left_out)}: " if left_out else ""
+
+
+def beyond_maximum(model: ModelSpec, context_tokens: int) -> Iterator[str]:
+    """A warning where the context is longer than the model's own maximum."""
+    most = model.max_context_tokens
+    if most is not None and context_tokens > most:
+        yield (
+            f"{context_tokens:,} tokens exceed the model's own maximum of {most:,}: engines refuse "
+            "them unless positions are rescaled (such as YaRN)"
+        )
+
+
+def _size_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """Sizes other than tensor parallelism's, where any is above 1."""
+    kinds = (("pp_size", "PP"), ("dp_size", "DP"), ("ep_size", "EP"), ("dcp_size", "DCP"))
+    return tuple(
+        Column(key=key, title=title, text=count)
+        for key, title in kinds
+        if any(row.get(key, 1) > 1 for row in rows)
+    )
+
+
+def _print_columns(first: Deployment) -> tuple[Column, ...]:
+    """What the engine prints of one core; named so where there are several."""
+    several = first.n_replicas > 1 or first.parallel.dp_size > 1
+    of_one = " of one core" if several else ""
+    return (
+        Column(key="kv_tokens", title=f"kv tokens{of_one}", text=count),
+        Column(
+            key="max_concurrency", title=f"concurrency{of_one}", text=lambda x: f"{float(x):,.2f}"
+        ),
     )
 
 
@@ -55,8 +105,7 @@ _POPULATION_COLUMNS = (
 
 
 _TIME_COLUMNS = (
-    Column(key="admitted_sequences", title="fast enough", text=count),
-    Column(key="admitted_binds", title="limited by", is_number=False),
+    Column(key="admitted_sequences", title="served", text=count),
     Column(key="tpot_s", title="ms/token", text=lambda x: f"{1e3 * x:.4g}"),
     Column(key="tokens_per_s", title="tok/s", text=lambda x: f"{x:,.0f}"),
     Column(key="usd_per_million_tokens", title="USD/M tokens", text=lambda x: f"{x:.3g}"),
@@ -77,28 +126,34 @@ def _row(answer: Answer) -> dict[str, Any]:
             "tp_size": parallel.tp_size,
             "context_tokens": answer.deployment.settings.context_tokens,
             "binds": "refused",
+            "bound_by": "refused",
             "refused": answer.refused,
         }
     row = answer.row
     flat = {
         key: getattr(row, key)
         for key in row.__dataclass_fields__
-        if key not in ("budget", "population", "remarks")
+        if key not in ("budget", "population", "remarks", "weights_left_out")
     }
+    flat["weights_left_out"] = list(row.weights_left_out)
+    flat["bound_by"] = row.binds
     if row.population is not None:
         flat |= {f"population_{key}": value for key, value in as_row(row.population).items()}
     admitted = answer.admitted
-    if answer.rests_on:
+    if answer.is_timed:
+        by = admitted.binds if admitted else "time" if row.max_sequences else "memory"
         flat |= {
             "admitted_sequences": admitted.sequences if admitted else 0,
-            "admitted_binds": admitted.binds if admitted else "time or memory",
+            "admitted_binds": by,
             **{key: getattr(admitted, key, None) for key in _ADMITTED},
         }
+        if by == "time":
+            flat["bound_by"] = "time"
     return {**flat, "try": list(answer.to_try), "refused": None}
 
 
 _ADMITTED = (
-    "tpot_s", "tpot_low_s", "tpot_high_s", "tokens_per_s", "tokens_per_s_per_gpu",
+    "batch_size", "tpot_s", "tpot_low_s", "tpot_high_s", "tokens_per_s", "tokens_per_s_per_gpu",
     "usd_per_million_tokens", "joules_per_token_at_most",
 )  # fmt: skip
 
@@ -106,6 +161,8 @@ _ADMITTED = (
 def _remarks(
     model: ModelSpec, answers: Sequence[Answer], population: Population | None
 ) -> Iterator[str]:
+    for context in dict.fromkeys(a.deployment.settings.context_tokens for a in answers):
+        yield from beyond_maximum(model, context)
     for answer in answers:
         where = f"{answer.attention}, TP {answer.deployment.parallel.tp_size}"
         if answer.refused:
@@ -183,7 +240,8 @@ def budget_table(model: ModelSpec, answers: Sequence[Answer]) -> Table:
     if not rows:
         remarks.append("the pool was stated (--kv-memory), so there is no budget to show")
     return Table(
-        title=f"Memory budget of {model.name}, one GPU of each pipeline stage",
+        title=f"{bounded(_left_out(answers))}Memory budget of {model.name}, one GPU of each "
+        "pipeline stage",
         inputs=_inputs(model, answers, None),
         rows=rows,
         columns=(

@@ -127,20 +127,23 @@ def _highlights(settled: Settled) -> Iterator[Highlight]:
     own = plan.rows[0]
     others = [row for row in plan.rows if row.attention == settled.low_rank]
     for row in (own, *others):
-        yield from _of_design(plan.batch_size, row)
+        yield from _of_design(row)
 
 
-def _of_design(batch_size: int, row: PlanRow) -> Iterator[Highlight]:
+def _of_design(row: PlanRow) -> Iterator[Highlight]:
     what = "own design" if row.role == "own design" else "LRKV in the budget"
     ratio = "" if row.ratio_to_mha is None else f"; cache {percent(row.ratio_to_mha)} of MHA"
     yield Highlight(
         label=f"Sequences that fit, {what}",
-        value=count(row.capacity.max_sequences),
+        value=count(row.capacity.total_sequences),
         detail=f"{row.attention}{ratio}",
     )
-    low, high = (milliseconds(float(t)) for t in (row.step.low_s, row.step.high_s))
+    if row.load is None:
+        return
+    step = row.load.step
+    low, high = (milliseconds(float(t)) for t in (step.low_s, step.high_s))
     yield Highlight(
         label=f"Decode step, {what}",
-        value=f"{milliseconds(float(row.step.step_s))} ms",
-        detail=f"{low} to {high} ms at batch {batch_size:,}",
+        value=f"{milliseconds(float(step.step_s))} ms",
+        detail=f"{low} to {high} ms at batch {row.load.batch_size:,}",
     )

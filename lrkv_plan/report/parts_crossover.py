@@ -24,7 +24,11 @@ _MAP_CONTEXTS = (128, 131_072)
 def crossover_parts(settled: Settled) -> tuple[Part, ...]:
     """Where LRKV becomes faster or slower than the model's own design, along three variables."""
     pair = _pair(settled)
-    told = (*settled.place_options, *settled.batch_option)
+    told = {
+        "context_tokens": ("--context-tokens", str(settled.context_tokens)),
+        "batch_size": settled.batch_option,
+    }
+    fixed = (*settled.query_options, "--tp-size", str(settled.tp_size))
     variables = (
         ("context_tokens", "crossover-context", "Along the context"),
         ("batch_size", "crossover-batch", "Along the batch"),
@@ -33,7 +37,10 @@ def crossover_parts(settled: Settled) -> tuple[Part, ...]:
     tables = [
         part_of(
             key, title, partial(_crossover, settled, over),
-            commands=_pair_command(settled, "crossover", "--over", over, *told),
+            commands=_pair_command(
+                settled, "crossover", "--over", over,
+                *(word for name, words in told.items() if name != over for word in words), *fixed,
+            ),
             is_narrow=True,
         )
         for over, key, title in variables
@@ -51,19 +58,19 @@ def crossover_parts(settled: Settled) -> tuple[Part, ...]:
 
 def _crossover(settled: Settled, over: str) -> Table:
     request, pair = settled.request, _needed_pair(settled)
-    weight_dtype = settled.deployment.weight_dtype
+    weight_dtype, weight_bytes = settled.deployment.weight_dtype, settled.weight_bytes
     point = {
         "context_tokens": settled.context_tokens, "batch_size": settled.batch_size,
         "query_tokens": settled.query_tokens, "tp_size": settled.tp_size,
     }  # fmt: skip
     answer = compare(
         request.model, pair, settled.gpu, over=over, point=point, kv_dtype=settled.kv_dtype,
-        weight_dtype=weight_dtype, relatives=request.relatives,
+        weight_dtype=weight_dtype, weight_bytes=weight_bytes, relatives=request.relatives,
     )  # fmt: skip
     stated = {
         "model": model_inputs(request.model), "gpu": request.gpu_text, "over": over,
         "kv_dtype": settled.kv_dtype, "weight_dtype": weight_dtype or request.model.weight_dtype,
-        **point,
+        "weight_bytes_per_gpu": weight_bytes, **point,
     }  # fmt: skip
     labels = [at_rank(text, "RANK") if over == "rank" else text for text in pair]
     return crossover_table(
@@ -75,7 +82,7 @@ def _map(settled: Settled) -> Figure:
     request, pair = settled.request, _needed_pair(settled)
     told: dict[str, Any] = {
         "kv_dtype": settled.kv_dtype, "weight_dtype": settled.deployment.weight_dtype,
-        "tp_size": settled.tp_size,
+        "tp_size": settled.tp_size, "weight_bytes": settled.weight_bytes,
     }  # fmt: skip
     columns = map_columns(
         request.model, pair, settled.gpu, over="batch_size", relatives=request.relatives, **told

@@ -20,6 +20,7 @@ from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank
 from lrkv_plan.report.series.capacity import capacity_vs_context, default_contexts
 from lrkv_plan.report.spec_views import model_inputs
 from lrkv_plan.report.weight_views import params_table, shard_table
+from lrkv_plan.specs.attention_text import design_label
 from lrkv_plan.specs.workload import Workload
 
 if TYPE_CHECKING:
@@ -115,8 +116,8 @@ def capacity_parts(settled: Settled) -> tuple[Part, ...]:
     """What fits per design and context, where the memory goes, and a picture."""
     settled = settled.held
     request = settled.request
-    deployment = replace(settled.deployment, checkpoint=request.checkpoint)
-    models = [settled.design(text) for text in settled.texts]
+    deployment = settled.deployment
+    models = settled.named_designs
     told = ("--tp-size", str(settled.tp_size), *_all_gpus(deployment))
 
     def table() -> Table:
@@ -124,7 +125,8 @@ def capacity_parts(settled: Settled) -> tuple[Part, ...]:
         return capacity_table(request.model, capacity_answers(models, asked), None)
 
     def terms() -> Table:
-        answers = capacity_answers([request.model], [deployment])
+        own = (design_label(request.model), request.model)
+        answers = capacity_answers([own], [deployment])
         return budget_table(request.model, answers)
 
     contexts = ",".join(map(str, settled.contexts))
@@ -172,7 +174,7 @@ def placement_parts(settled: Settled) -> tuple[Part, ...]:
     )  # fmt: skip
 
 
-def _held_against_length(settled: Settled, models: Sequence[ModelSpec]) -> Figure:
+def _held_against_length(settled: Settled, models: Sequence[tuple[str, ModelSpec]]) -> Figure:
     model = settled.request.model
     asked = [_at(settled.deployment, context) for context in default_contexts(model)]
     answers = capacity_answers(models, asked)

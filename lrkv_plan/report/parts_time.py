@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.calculators.attention_work import paths_of
 from lrkv_plan.calculators.roofline import roofline_point
-from lrkv_plan.calculators.step_model import step_model
+from lrkv_plan.engines.latency import timed_step
 from lrkv_plan.errors import RequirementError
 from lrkv_plan.report.basis_views import basis_table
-from lrkv_plan.report.capacity_views import deployment_inputs
 from lrkv_plan.report.document import Part, part_of
 from lrkv_plan.report.series.roofline import roofline
 from lrkv_plan.report.series.steps import step_stack
 from lrkv_plan.report.spec_views import model_inputs
 from lrkv_plan.report.time_views import (
+    plan_inputs,
     plan_table,
     roofline_table,
     step_parts_table,
@@ -42,26 +41,16 @@ def planned(settled: Settled) -> Table:
     request, made = settled.request, settled.plan
     if made is None:
         raise RequirementError(settled.plan_refused or "no plan was made")
-    stated = {
-        "model": model_inputs(request.model),
-        **deployment_inputs(
-            replace(request.deployment, parallel=made.parallel, n_gpus=made.n_gpus)
-        ),
-        "budget": made.budget,
-        "batch_size": made.batch_size,
-        "tpot_ms": None if request.tpot_s is None else 1e3 * request.tpot_s,
-        "speculative_tokens": settled.query_tokens,
-        "accepted_tokens": request.speculation.accepted_tokens,
-    }
+    stated = plan_inputs(request.model, request.deployment, request.target, made)
     return plan_table(request.model, stated, made)
 
 
 def time_parts(settled: Settled) -> tuple[Part, ...]:
     """Where a step's time goes, and what bounds its attention."""
     request = settled.request
+    settled = settled.fitting
     told, batch = settled.place_options, settled.batch_option
-    designs = [settled.design(text) for text in settled.texts]
-    named = [(design_label(one), one) for one in designs]
+    named = settled.named_designs
     place: dict[str, Any] = {
         "context_tokens": settled.context_tokens, "kv_dtype": settled.kv_dtype,
         "tp_size": settled.tp_size, "query_tokens": settled.query_tokens,
@@ -117,7 +106,7 @@ def _stack(settled: Settled) -> Figure:
     request = settled.request
     told = {
         "kv_dtype": settled.kv_dtype, "weight_dtype": settled.deployment.weight_dtype,
-        "tp_size": settled.tp_size,
+        "tp_size": settled.tp_size, "weight_bytes": settled.deployment.weight_bytes,
     }  # fmt: skip
     return step_stack(
         [(design_label(settled.design(t)), _steps(settled, t)) for t in settled.texts],
@@ -137,8 +126,4 @@ def _texts_command(settled: Settled, name: str, *extra: str) -> tuple[str, ...]:
 
 
 def _steps(settled: Settled, text: str | None) -> StepModel:
-    return step_model(
-        settled.design(text), settled.gpu, kv_dtype=settled.kv_dtype,
-        weight_dtype=settled.deployment.weight_dtype, tp_size=settled.tp_size,
-        relatives=settled.request.relatives,
-    )  # fmt: skip
+    return timed_step(settled.design(text), settled.deployment, settled.request.target)

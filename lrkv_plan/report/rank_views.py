@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.report.spec_views import DESIGN
 from lrkv_plan.report.tables import Column, Row, Table, count, percent, ratio
+from lrkv_plan.specs.attention_text import design_label
+from lrkv_plan.specs.budget_text import parse_budget
 from lrkv_plan.units import format_bytes
 
 if TYPE_CHECKING:
     from lrkv_plan.calculators.budget_fit import Fit
-    from lrkv_plan.calculators.rank_ceiling import RankCeiling
+    from lrkv_plan.calculators.rank_ceiling import OwnReading, RankCeiling
     from lrkv_plan.engines.planning import CapacityRow
     from lrkv_plan.engines.rank_fit import RankFit
     from lrkv_plan.specs.model import ModelSpec
 
 
-def rank_table(model: ModelSpec, inputs: dict[str, Any], answer: RankCeiling) -> Table:
-    """The rank ceiling and what else fits the same budget."""
+def rank_table(
+    model: ModelSpec, inputs: dict[str, Any], answer: RankCeiling, own: OwnReading | None = None
+) -> Table:
+    """The rank ceiling and what else fits the same budget; ``own`` is the other reading of it."""
     aligned_name = f"multiple of {answer.alignment}"
     named: list[tuple[str, str, Fit | None]] = [
         ("largest rank", "", answer.largest),
@@ -35,6 +39,9 @@ def rank_table(model: ModelSpec, inputs: dict[str, Any], answer: RankCeiling) ->
         "model": model.name,
         "budget": inputs["budget"],
         "budget_bytes_per_token_per_gpu": answer.budget_bytes_per_token_per_gpu,
+        "budget_share_of_own": own and own.budget_share_of_own,
+        "share_of_own_budget": own and own.text,
+        "share_of_own_rank": own and own.largest and own.largest.value,
         "align": answer.alignment,
         "next_rank_price_bytes_per_token_per_gpu": answer.next_rank_price_bytes,
         "next_rank_shortfall_bytes_per_token_per_gpu": answer.next_rank_shortfall_bytes,
@@ -58,7 +65,7 @@ def rank_table(model: ModelSpec, inputs: dict[str, Any], answer: RankCeiling) ->
         else "the rank is as wide as a head, and the budget would allow more"
     )
     return Table(
-        title=f"Rank ceiling of {model.name}: {inputs['budget']} = "
+        title=f"Rank ceiling of {model.name}: {parse_budget(inputs['budget']).described} = "
         f"{count(answer.budget_bytes_per_token_per_gpu)} B per token and GPU",
         inputs=inputs,
         rows=[row],
@@ -73,7 +80,24 @@ def rank_table(model: ModelSpec, inputs: dict[str, Any], answer: RankCeiling) ->
             Column(key="arithmetic_ratio", title="arithmetic", text=ratio),
             Column(key="arithmetic_ratio_limit", title="long context", text=ratio),
         ),
-        remarks=(next_rank, *_rank_remarks(inputs, answer), *model.remarks),
+        remarks=(
+            *_own_remarks(model, inputs, own),
+            next_rank,
+            *_rank_remarks(inputs, answer),
+            *model.remarks,
+        ),
+    )
+
+
+def _own_remarks(model: ModelSpec, inputs: dict[str, Any], own: OwnReading | None) -> Iterator[str]:
+    """Both readings of a share, where they differ."""
+    if own is None:
+        return
+    held = f"holds rank {own.largest.value}" if own.largest else "holds not even rank 0"
+    yield (
+        f"{parse_budget(inputs['budget']).described} is {float(own.budget_share_of_own):.4g} times "
+        f"what this model caches now ({design_label(model)}); {own.text} {held} "
+        f"(--budget '{own.text}')"
     )
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lrkv_plan.engines.latency import Speculation
+from lrkv_plan.engines.latency import LatencyTarget, Speculation
 
 if TYPE_CHECKING:
-    from lrkv_plan.engines.deployment import Checkpoint, Deployment
+    from lrkv_plan.engines.deployment import Deployment
     from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.model import ModelSpec
 
@@ -28,7 +28,7 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     "params": (),
     "shard": ("--kv-dtype",),
     "roofline": ("--kv-dtype",),
-    "crossover": ("--kv-dtype", "--weight-dtype"),
+    "crossover": ("--kv-dtype", "--weight-dtype", "--weights"),
     "capacity": (
         "--engine", "--kv-dtype", "--weight-dtype", "--weights", "--utilisation", "--kv-memory",
         "--align", "--gpu-hour-usd",
@@ -39,8 +39,8 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     ),
     "plot cache-vs-rank": ("--kv-dtype", "--align"),
     "plot roofline": ("--kv-dtype",),
-    "plot step-stack": ("--kv-dtype", "--weight-dtype"),
-    "plot crossover-map": ("--kv-dtype", "--weight-dtype"),
+    "plot step-stack": ("--kv-dtype", "--weight-dtype", "--weights"),
+    "plot crossover-map": ("--kv-dtype", "--weight-dtype", "--weights"),
 }  # fmt: skip
 _WITHOUT_GPU = ("cache", "rank", "params", "shard", "plot cache-vs-rank")
 
@@ -50,8 +50,8 @@ class ReportRequest:
     """A model on a GPU, as ``plan`` takes it.
 
     ``model_text``, ``gpu_text`` and ``options`` are what a person typed, for the command lines;
-    ``options`` holds only options that were given, by flag. ``checkpoint`` is the weights' files
-    beside the model, which only capacity reads.
+    ``options`` holds only options that were given, by flag. ``is_layout_stated`` keeps the
+    deployment's tensor-parallel size instead of choosing one.
     """
 
     model: ModelSpec
@@ -61,10 +61,18 @@ class ReportRequest:
     options: Mapping[str, str] = field(default_factory=dict)
     budget: str | None = None
     batch_size: int | None = None
-    tpot_s: float | None = None
-    speculation: Speculation = field(default_factory=Speculation)
-    relatives: Sequence[HardwareProfile] = ()
-    checkpoint: Checkpoint | None = None
+    target: LatencyTarget = field(default_factory=LatencyTarget)
+    is_layout_stated: bool = False
+
+    @property
+    def relatives(self) -> Sequence[HardwareProfile]:
+        """Profiles that may lend constants."""
+        return self.target.relatives
+
+    @property
+    def speculation(self) -> Speculation:
+        """How tokens are drafted."""
+        return self.target.speculation
 
     def command(self, name: str, *extra: str, texts: Sequence[str | None] = ()) -> str:
         """The command line of ``name`` on this model with ``extra`` options and those designs."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lrkv_plan.calculators.placement import try_placements
 from lrkv_plan.calculators.rank_ceiling import RankCeiling, rank_ceiling
+from lrkv_plan.engines.deployment import known_weight_bytes
 from lrkv_plan.engines.plan import Plan, make_plan
 from lrkv_plan.engines.plan_choices import compared_designs, own_budget
 from lrkv_plan.engines.planning import capacity_row
@@ -27,7 +29,8 @@ class Settled:
 
     ``deployment`` has the tensor-parallel size that the plan chose and whole replicas of it.
     ``texts`` are the compared designs that this size can run, None for a model's own where no text
-    says the same; ``refused`` are the others with their reasons.
+    says the same; ``rooms`` are the sequences that one replica holds of each, None where unknown;
+    ``refused`` are the other designs with their reasons.
     """
 
     request: ReportRequest
@@ -38,6 +41,7 @@ class Settled:
     deployment: Deployment
     batch_size: int
     texts: tuple[str | None, ...]
+    rooms: Mapping[str | None, int | None]
     refused: tuple[str, ...]
 
     @property
@@ -73,6 +77,21 @@ class Settled:
         return () if self.query_tokens == 1 else ("--query-tokens", str(self.query_tokens))
 
     @property
+    def weight_bytes(self) -> int | None:
+        """Weights of one GPU where they are known. [bytes]"""
+        return known_weight_bytes(self.request.model, self.deployment)
+
+    @property
+    def fitting(self) -> Settled:
+        """The same without designs that are known not to hold the batch; they get no time."""
+
+        def holds(text: str | None) -> bool:
+            room = self.rooms[text]
+            return room is None or room >= self.batch_size
+
+        return replace(self, texts=tuple(filter(holds, self.texts)))
+
+    @property
     def place_options(self) -> tuple[str, ...]:
         """Options for the context, query tokens and GPUs of a step."""
         context = ("--context-tokens", str(self.context_tokens))
@@ -100,6 +119,12 @@ class Settled:
     def design(self, text: str | None) -> ModelSpec:
         """The model with that design."""
         return self.request.model if text is None else swap_attention(self.request.model, text)
+
+    @property
+    def named_designs(self) -> list[tuple[str, ModelSpec]]:
+        """Label and model of each compared design."""
+        designs = [self.design(text) for text in self.texts]
+        return [(design_label(design), design) for design in designs]
 
     @property
     def low_rank(self) -> str | None:
@@ -133,7 +158,7 @@ def settle(request: ReportRequest) -> Settled:
     try:
         plan = make_plan(
             model, deployment, budget=request.budget, batch_size=request.batch_size,
-            tpot_s=request.tpot_s, speculation=request.speculation, relatives=request.relatives,
+            target=request.target, is_layout_stated=request.is_layout_stated,
         )  # fmt: skip
     except PlanError as error:
         refused = str(error)
@@ -145,6 +170,7 @@ def settle(request: ReportRequest) -> Settled:
     texts, not_run = _designs(model, deployment, ceiling)
     if not texts:
         raise PlacementError(f"{model.name}: no design can run: {not_run[0]}")
+    rooms = {text: _room(model, text, deployment) for text in texts}
     return Settled(
         request=request,
         plan=plan,
@@ -152,10 +178,26 @@ def settle(request: ReportRequest) -> Settled:
         ceiling=ceiling,
         budget=budget,
         deployment=deployment,
-        batch_size=plan.batch_size if plan else request.batch_size or _batch(model, deployment),
+        batch_size=request.batch_size or _common_batch(rooms.values()),
         texts=texts,
+        rooms=rooms,
         refused=not_run,
     )
+
+
+def _room(model: ModelSpec, text: str | None, deployment: Deployment) -> int | None:
+    """Sequences of full length that one replica holds; None where that is not known."""
+    design = model if text is None else swap_attention(model, text)
+    try:
+        return capacity_row(design, deployment).max_sequences
+    except PlanError:
+        return None
+
+
+def _common_batch(rooms: Iterable[int | None]) -> int:
+    """What every design holds that holds anything, at most 32; 1 where that is unknown."""
+    held = [room for room in rooms if room]
+    return min(32, *held) if held else 1
 
 
 def _ceiling(model: ModelSpec, deployment: Deployment, budget: str) -> RankCeiling | None:
@@ -166,14 +208,6 @@ def _ceiling(model: ModelSpec, deployment: Deployment, budget: str) -> RankCeili
         )  # fmt: skip
     except PlanError:
         return None  # the section about ranks says why
-
-
-def _batch(model: ModelSpec, deployment: Deployment) -> int:
-    """What the own design holds, at most 32, as a plan would take; 1 where that is unknown."""
-    try:
-        return min(32, max(1, capacity_row(model, deployment).max_sequences))
-    except PlanError:
-        return 1
 
 
 def _designs(

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.calculators.cache_bytes import cache_bytes
-from lrkv_plan.calculators.step_model import step_model
 from lrkv_plan.calculators.step_time import step_time
+from lrkv_plan.engines.latency import timed_step
 from lrkv_plan.engines.planning import capacity_row
 from lrkv_plan.errors import PlanError, one_line
 from lrkv_plan.report.series.backbones import widest_rank
@@ -189,7 +189,7 @@ def _caches(
 def _sequences(
     settled: Settled, models: Sequence[ModelSpec], contexts: Sequence[int]
 ) -> Iterable[int]:
-    deployment = replace(settled.deployment, checkpoint=settled.request.checkpoint)
+    deployment = settled.deployment
     for model in models:
         for context in contexts:
             told = replace(deployment.settings, context_tokens=context)
@@ -207,12 +207,7 @@ def _step_measures(
         steps = [
             step_time(one, context, batch, settled.query_tokens)
             for one in (
-                step_model(
-                    model, settled.gpu, kv_dtype=settled.kv_dtype, tp_size=settled.tp_size,
-                    weight_dtype=settled.deployment.weight_dtype,
-                    relatives=settled.request.relatives,
-                )
-                for model in models
+                timed_step(model, settled.deployment, settled.request.target) for model in models
             )
             for context in contexts
             for batch in batches

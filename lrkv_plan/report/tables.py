@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -42,12 +43,12 @@ class Column:
     def cell(self, row: Row) -> str:
         """The cell's text; a dash where there is no value."""
         value = row.get(self.key)
-        return "-" if value is None else self.text(value)
+        return "-" if value is None else printable(self.text(value))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """One command's answer.
+    """One command's answer. Texts for people hold no control characters, whatever a spec held.
 
     ``rows`` go to JSON and CSV whole; ``columns`` pick what people see of ``shown_rows`` (all rows
     when None). ``remarks`` are assumptions and caveats, part of every format but CSV. ``text``,
@@ -64,6 +65,36 @@ class Table:
     shown_rows: Sequence[Row] | None = None
     text: str | None = None
     unmet: str | PlanError | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", printable(self.title))
+        object.__setattr__(self, "remarks", tuple(map(printable, self.remarks)))
+
+
+def printable(text: str) -> str:
+    """Text on one line without characters that a terminal or a page acts on.
+
+    Line ends and tabs become spaces; escape sequences, other control characters, invisible and
+    direction marks and lone surrogates are escaped.
+
+    Examples
+    --------
+    >>> printable("a\x1b[31mb\u202ec")
+    'a\\x1b[31mb\\u202ec'
+    """
+    if text.isprintable():
+        return text
+    return "".join(map(_shown_character, text))
+
+
+def _shown_character(character: str) -> str:
+    import unicodedata
+
+    if character in "\n\r\t":
+        return " "
+    if character.isprintable() or unicodedata.category(character) == "Zs":
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 def as_row(result: Any) -> dict[str, Any]:
@@ -88,7 +119,15 @@ def render(
         return to_csv(table)
     if output_format is Format.MARKDOWN:
         return to_markdown(table)
-    return to_text(table, width=width, color=color) if table.text is None else table.text
+    return to_text(table, width=width, color=color) if table.text is None else _document(table.text)
+
+
+def _document(text: str) -> str:
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+_UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
+                             "|[\ud800-\udfff]")  # fmt: skip
 
 
 def to_json(table: Table) -> str:
@@ -102,7 +141,8 @@ def to_json(table: Table) -> str:
         "rows": [_plain(row, exact=True) for row in table.rows],
         "remarks": list(table.remarks),
     }
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
 
 
 def _plain(row: Row, exact: bool = False) -> dict[str, Any]:
@@ -128,7 +168,10 @@ def plain_value(value: Any) -> Any:
 
 
 def to_csv(table: Table) -> str:
-    """A header and all rows; lists are joined by semicolons, absent values are empty."""
+    """A header and all rows; lists are joined by semicolons, absent values are empty.
+
+    A text that a spreadsheet would run as a formula gets an apostrophe in front.
+    """
     import csv
     import io
 
@@ -145,15 +188,22 @@ def _csv_cell(value: Any) -> Any:
     import json
 
     if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
-        return "; ".join(str(item) for item in value)
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+        value = "; ".join(str(item) for item in value)
+    elif isinstance(value, list | dict):
+        value = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, str):
+        return value
+    return f"'{printable(value)}" if value[:1] in _FORMULA_STARTS else printable(value)
+
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def to_markdown(table: Table) -> str:
     """A heading, a pipe table with numbers to the right, and the remarks."""
     lines = [f"**{_escaped(table.title)}**", ""]
     if table.text is not None:
-        return "\n".join([*lines, "```yaml", table.text.rstrip("\n"), "```"]) + "\n"
+        return "\n".join([*lines, "```yaml", _document(table.text).rstrip("\n"), "```"]) + "\n"
     lines.append("| " + " | ".join(_escaped(c.title) for c in table.columns) + " |")
     lines.append("| " + " | ".join("---:" if c.is_number else "---" for c in table.columns) + " |")
     for row in _shown(table):
@@ -172,7 +222,10 @@ def _shown(table: Table) -> Sequence[Row]:
 
 
 def to_text(table: Table, *, width: int | None = None, color: bool = False) -> str:
-    """A table for a terminal. Without ``width`` it is as wide as it needs: no digit is cut."""
+    """A table for a terminal. Without ``width`` it is as wide as it needs: no digit is cut.
+
+    Remarks are not part of it: a command says them on stderr.
+    """
     import io
 
     from rich import box
@@ -200,8 +253,6 @@ def to_text(table: Table, *, width: int | None = None, color: bool = False) -> s
     console.print(Text(table.title, style="bold"))
     console.print()
     console.print(grid)
-    for remark in table.remarks:
-        console.print(Text(f"note: {remark}"))
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 

@@ -7,13 +7,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.calculators.crossover import describe
+from lrkv_plan.calculators.weights import uncounted_weights
+from lrkv_plan.report.capacity_views import beyond_maximum, bounded, deployment_inputs
+from lrkv_plan.report.spec_views import model_inputs
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
+from lrkv_plan.specs.budget_text import parse_budget
 from lrkv_plan.units import format_bytes
 
 if TYPE_CHECKING:
     from lrkv_plan.calculators.crossover import Crossover
     from lrkv_plan.calculators.roofline import RooflinePoint
+    from lrkv_plan.engines.deployment import Deployment
+    from lrkv_plan.engines.latency import Admission, LatencyTarget
     from lrkv_plan.engines.plan import Plan, PlanRow
+    from lrkv_plan.engines.planning import CapacityRow
     from lrkv_plan.specs.model import ModelSpec
 
 
@@ -29,14 +36,31 @@ LRKV_POSITIONS = (
 )
 
 
+def plan_inputs(
+    model: ModelSpec, deployment: Deployment, target: LatencyTarget, plan: Plan
+) -> dict[str, Any]:
+    """The resolved inputs of a plan: the deployment with the layout that was settled."""
+    settled = replace(deployment, parallel=plan.parallel, n_gpus=plan.n_gpus)
+    return {
+        "model": model_inputs(model),
+        **deployment_inputs(settled),
+        "budget": plan.budget,
+        "batch_size": plan.batch_size,
+        "tpot_ms": None if target.tpot_s is None else 1e3 * target.tpot_s,
+        "speculative_tokens": target.speculation.query_tokens,
+        "accepted_tokens": target.speculation.accepted_tokens,
+    }
+
+
 def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
-    """One page for a decision."""
+    """One page for a decision: each row at its own load, all GPUs together."""
     rows = [_plan_row(plan, row) for row in plan.rows]
-    gpu, each = plan.rows[0].capacity.gpu, plan.parallel.tp_size
-    replicas = f" in {plan.n_replicas} replicas of {each}" if plan.n_replicas > 1 else ""
+    has_load = inputs["tpot_ms"] is not None or any(
+        row.load is not None and row.load.binds == "stated" for row in plan.rows
+    )
+    batch = "no batch" if plan.batch_size is None else f"batch {plan.batch_size:,}"
     return Table(
-        title=f"Plan for {model.name} on {plan.n_gpus} x {gpu}{replicas}, "
-        f"{plan.context_tokens:,} tokens a sequence; steps at batch {plan.batch_size:,}",
+        title=bounded(plan.rows[0].capacity.weights_left_out) + _plan_title(model, plan),
         inputs=inputs,
         rows=rows,
         columns=(
@@ -44,28 +68,49 @@ def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
             Column(key="ratio_to_mha", title="cache of MHA", text=percent),
             Column(key="bytes_per_token_per_gpu", title="B/token/GPU", text=count),
             Column(key="kv_params_ratio", title="K/V weights", text=percent),
-            Column(key="max_sequences", title="fits", text=count),
-            Column(key="step_s", title="step ms", text=milliseconds),
-            Column(key="step_band", title="band", is_number=False),
-            Column(key="admitted_sequences", title="admitted", text=count),
-            Column(key="tokens_per_s_per_user", title="tok/s/user", text=lambda x: f"{x:.1f}"),
-            Column(key="tokens_per_s_per_gpu", title="tok/s/GPU", text=lambda x: f"{x:,.0f}"),
+            Column(key="total_sequences", title="fits", text=count),
+            *((Column(key="admitted_sequences", title="served", text=count),) if has_load else ()),
+            Column(key="tpot_s", title="ms/token", text=milliseconds),
+            Column(key="tpot_band", title="band", is_number=False),
+            Column(key="tokens_per_s", title="tok/s", text=lambda x: f"{x:,.0f}"),
             *_cost(rows),
-            Column(key="against_own_design", title="against own design", is_number=False),
+            *((Column(key="binds", title="bound by", is_number=False),) if has_load else ()),
+            Column(key="against_own_design", title=f"against own design, {batch}", is_number=False),
         ),
         remarks=(
-            f"budget for LRKV, GQA and MLA: {plan.budget}; the largest rank in it is "
-            f"{plan.ceiling.largest.value}, {plan.ceiling.aligned.value} as a multiple of "
-            f"{plan.ceiling.alignment}",
-            "fits: full-length sequences that the cache of one replica holds",
-            "admitted: the smaller of what fits and what meets --tpot-ms; tok/s are at that batch, "
-            "decode only",
+            *beyond_maximum(model, plan.context_tokens),
+            f"budget for LRKV, GQA and MLA: {parse_budget(plan.budget).described}; the largest "
+            f"rank in it is {plan.ceiling.largest.value}, {plan.ceiling.aligned.value} as a "
+            f"multiple of {plan.ceiling.alignment}",
+            *_load_remarks(plan, has_load),
             LRKV_POSITIONS,
             *(f"refused: {reason}" for reason in plan.refused),
             *(f"rests on: {note}" for note in plan.rests_on),
             *model.remarks,
         ),
     )
+
+
+def _plan_title(model: ModelSpec, plan: Plan) -> str:
+    gpu, each = plan.rows[0].capacity.gpu, plan.parallel.tp_size
+    replicas = f" in {plan.n_replicas:,} replicas" if plan.n_replicas > 1 else ""
+    chosen = "" if plan.layout is None or plan.n_gpus == 1 else f" (chosen: {plan.layout})"
+    return (
+        f"Plan for {model.name} on {plan.n_gpus:,} x {gpu}, TP {each}{replicas}{chosen}, "
+        f"{plan.context_tokens:,} tokens a sequence"
+    )
+
+
+def _load_remarks(plan: Plan, has_load: bool) -> Iterator[str]:
+    everywhere = "" if plan.n_replicas == 1 else f", on all {plan.n_replicas:,} replicas together"
+    yield f"fits: full-length sequences that the cache holds{everywhere}"
+    if has_load:
+        yield (
+            "served: the load of the row; its times, tok/s and cost are at that load, decode only; "
+            "a row without one shows none"
+        )
+    else:
+        yield "each row is timed at its own full load: ms/token, tok/s and cost with all that fits"
 
 
 def _cost(rows: Sequence[Row]) -> tuple[Column, ...]:
@@ -75,38 +120,52 @@ def _cost(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 
 def _plan_row(plan: Plan, row: PlanRow) -> dict[str, Any]:
-    step, admitted, capacity = row.step, row.admitted, row.capacity
-    seconds = {
-        key: float(getattr(step, key))
-        for key in ("step_s", "overlap_s", "low_s", "high_s", "attention_s", "linear_s",
-                    "all_reduce_s", "overhead_s")
-    }  # fmt: skip
-    crossover = row.against_own
+    load, capacity, crossover = row.load, row.capacity, row.against_own
     return {
         "attention": row.attention,
         "role": row.role,
+        "n_gpus": plan.n_gpus,
+        "tp_size": plan.parallel.tp_size,
+        "n_replicas": plan.n_replicas,
+        "context_tokens": plan.context_tokens,
         "ratio_to_mha": row.ratio_to_mha,
         "kv_params_ratio": row.kv_params_ratio,
         "model_params": row.model_params,
+        "weights_left_out": list(capacity.weights_left_out),
         "bytes_per_token_per_gpu": capacity.bytes_per_token_per_gpu,
         "kv_budget_bytes_per_gpu": capacity.kv_budget_bytes_per_gpu,
         "kv_tokens": capacity.kv_tokens,
         "max_sequences": capacity.max_sequences,
-        "batch_size": plan.batch_size,
-        **seconds,
-        "step_band": f"{milliseconds(seconds['low_s'])} to {milliseconds(seconds['high_s'])}",
-        "admitted_sequences": admitted.sequences if admitted else 0,
-        "binds": admitted.binds if admitted else "nothing is admitted",
-        "tpot_s": admitted and admitted.tpot_s,
-        "tokens_per_s_per_user": admitted and 1 / admitted.tpot_s,
-        "tokens_per_s_per_gpu": admitted and admitted.tokens_per_s_per_gpu,
-        "usd_per_million_tokens": admitted and admitted.usd_per_million_tokens,
-        "joules_per_token_at_most": admitted and admitted.joules_per_token_at_most,
-        "n_replicas": plan.n_replicas,
-        "admitted_on_all_gpus": plan.n_replicas * (admitted.sequences if admitted else 0),
-        "tokens_per_s_on_all_gpus": admitted and plan.n_gpus * admitted.tokens_per_s_per_gpu,
+        "total_sequences": capacity.total_sequences,
+        **_load_row(load, capacity),
         "against_own_design": crossover and describe(crossover, ["own", row.attention], "tokens"),
         "crossings": [] if crossover is None else [as_row(c) for c in crossover.crossings],
+    }
+
+
+_STEP_PARTS = (
+    "step_s", "overlap_s", "low_s", "high_s", "attention_s", "linear_s", "all_reduce_s",
+    "overhead_s",
+)  # fmt: skip
+_LOAD_KEYS = (
+    "batch_size", "meets_target", "tpot_s", "tpot_low_s", "tpot_high_s", "tokens_per_s",
+    "tokens_per_s_per_gpu", "usd_per_million_tokens", "joules_per_token_at_most",
+)  # fmt: skip
+
+
+def _load_row(load: Admission | None, capacity: CapacityRow) -> dict[str, Any]:
+    """A row's load and what it gives; empty values where there is none."""
+    if load is None:
+        keys = (*_LOAD_KEYS, *_STEP_PARTS, "tokens_per_s_per_user", "tpot_band")
+        missing = "time" if capacity.max_sequences else "memory"
+        return {"admitted_sequences": 0, "binds": missing, **dict.fromkeys(keys)}
+    return {
+        "admitted_sequences": load.sequences,
+        "binds": load.binds if load.meets_target else f"{load.binds}, misses the target",
+        **{key: getattr(load, key) for key in _LOAD_KEYS},
+        **{key: float(getattr(load.step, key)) for key in _STEP_PARTS},
+        "tokens_per_s_per_user": 1 / load.tpot_s,
+        "tpot_band": f"{milliseconds(load.tpot_low_s)} to {milliseconds(load.tpot_high_s)}",
     }
 
 
@@ -122,9 +181,11 @@ def step_parts_table(planned: Table) -> Table:
         title="Parts of a decode step, ms",
         columns=(
             planned.columns[0],
+            Column(key="batch_size", title="batch", text=count),
             *(Column(key=key, title=f"{title} ms", text=milliseconds) for key, title in parts),
         ),
         remarks=(
+            "batch: sequences of one replica, the row's own load",
             "step: parts summed, nothing overlapped, which is the prediction; all overlapped: the "
             "slowest resource alone",
             "at best, at worst: all constants at the ends of their bands together",
@@ -161,10 +222,21 @@ def crossover_table(
             Column(key="bound", title="attention bound by", is_number=False),
         ),
         remarks=(
+            *_left_out_remarks(model, inputs),
+            *beyond_maximum(model, int(inputs.get("context_tokens") or 0)),
             *_band_remarks(labels, crossover),
             *(f"rests on: {note}" for note in rests_on),
         ),
     )
+
+
+def _left_out_remarks(model: ModelSpec, inputs: Row) -> Iterator[str]:
+    """What both designs' weights leave out; it lengthens both steps alike."""
+    if inputs.get("weight_bytes_per_gpu") is None and uncounted_weights(model):
+        yield (
+            f"times are lower bounds: weights leave out {'; '.join(uncounted_weights(model))}; the "
+            "difference of two designs does not depend on it"
+        )
 
 
 def _crossing_row(labels: Sequence[str], crossover: Crossover, index: int) -> dict[str, Any]:

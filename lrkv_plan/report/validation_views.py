@@ -19,9 +19,16 @@ def microseconds(value: float) -> str:
 
 
 def validation_table(
-    points: Sequence[ValidatedPoint], inputs: dict[str, Any], failure: str | None
+    points: Sequence[ValidatedPoint],
+    inputs: dict[str, Any],
+    failure: str | None,
+    changed: Sequence[str] = (),
 ) -> Table:
-    """One row per shape, with its verdict; ``failure`` is why the profile does not hold."""
+    """One row per shape, with its verdict; ``failure`` is why the profile does not hold.
+
+    It is ``refused`` among the inputs, so that the document says it too. ``changed`` says what was
+    measured otherwise than asked.
+    """
     rows = [
         as_row(p) | {"verdict": "inside the band" if p.in_band else "outside the band"}
         for p in points
@@ -33,7 +40,7 @@ def validation_table(
     outside = sum(not p.in_band for p in points)
     return Table(
         title=f"{inputs['model']} on {inputs['gpu']}: attention of one layer and decode step",
-        inputs=inputs | {"holds": failure is None, "outside": outside},
+        inputs=inputs | {"holds": failure is None, "outside": outside, "refused": failure},
         rows=rows,
         columns=(
             Column(key="attention", title="design", is_number=False),
@@ -48,7 +55,9 @@ def validation_table(
             Column(key="verdict", title="verdict", is_number=False),
         ),
         remarks=(
+            *([f"refused: {failure}"] if failure else []),
             *bases,
+            *changed,
             f"{len(points) - outside} of {len(points)} inside their 90 % band; median error "
             f"{share(sorted(abs(p.error) for p in points)[len(points) // 2])}",
         ),

@@ -96,6 +96,19 @@ def swap_attention(model: ModelSpec, text: str) -> ModelSpec:
     return model.with_attention(designs)
 
 
+def swapped_label(model: ModelSpec, text: str, swapped: ModelSpec) -> str:
+    """The shortest text that gives ``swapped`` on ``model`` again.
+
+    ``text`` itself where a label leaves out what it changes, such as the head width.
+    """
+    label = design_label(swapped)
+    try:
+        is_whole = swap_attention(model, label) == swapped
+    except SpecError:
+        is_whole = False
+    return label if is_whole else ",".join(part.strip() for part in text.split(","))
+
+
 def design_label(model: ModelSpec) -> str:
     """The model's own design as text: ``gqa:8``, or ``50x gqa:16 + 10x gqa:4``."""
     layers: dict[str, int] = {}

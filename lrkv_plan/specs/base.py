@@ -59,8 +59,8 @@ Flag = Annotated[bool, Field(strict=True)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Remark = Annotated[str, Field(min_length=1, max_length=2_000)]
 ByteCount = Annotated[int, Field(strict=True, ge=1, le=2**60), _sized(units.parse_bytes)]
-BytesPerSecond = Annotated[float, Field(gt=0, le=1e18), _sized(units.parse_bytes_per_s)]
-FlopsPerSecond = Annotated[float, Field(gt=0, le=1e21), _sized(units.parse_flops_per_s)]
+BytesPerSecond = Annotated[float, Field(ge=1, le=1e18), _sized(units.parse_bytes_per_s)]
+FlopsPerSecond = Annotated[float, Field(ge=1, le=1e21), _sized(units.parse_flops_per_s)]
 
 
 class Source(Frozen):

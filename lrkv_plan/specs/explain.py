@@ -16,9 +16,9 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str
     ``model`` gives the known keys for a did-you-mean at the top level.
     """
     errors = error.errors(include_url=False)
-    places = [e["loc"] for e in errors]
     # A list that fails inside is also reported as too short: keep the innermost places.
-    errors = [e for e in errors if not any(_is_inside(p, e["loc"]) for p in places)]
+    outer = {e["loc"][:length] for e in errors for length in range(len(e["loc"]))}
+    errors = [e for e in errors if e["loc"] not in outer]
     # An unknown key explains a missing one more often than the other way round.
     first = min(errors, key=lambda e: e["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in first["loc"])
@@ -31,10 +31,6 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str
 
 
 _INNER_KEY = re.compile(r"[a-z0-9_.]+: ")
-
-
-def _is_inside(place: tuple[Any, ...], outer: tuple[Any, ...]) -> bool:
-    return len(place) > len(outer) and place[: len(outer)] == outer
 
 
 def _message(error: Any, model: type[BaseModel] | None) -> str:

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from lrkv_plan.errors import SpecError, shown
+from lrkv_plan.files import open_regular, too_large
 
 MAX_FILE_BYTES = 2 * 2**30  # the largest public trace, Azure's 2024 conversations, has 1.13e9
 MAX_LINE_BYTES = 2**20
+MAX_LINES = 50_000_000  # that trace has 27 million; an array of them takes 400 MB
 # One block's Python strings fit the processor's cache: 4 MiB blocks parse 2.5 times slower.
 BLOCK_BYTES = 2**18
 
@@ -54,6 +57,8 @@ def line_blocks(path: Path) -> Iterator[Lines]:
         texts = _texts(path, next_number, raw)
         kept = _significant(path, next_number, texts)
         next_number += len(texts)
+        if next_number > MAX_LINES:
+            raise SpecError(f"{path}: more than {MAX_LINES:,} lines; take a part of it")
         if kept.texts:
             any_lines = True
             yield kept
@@ -76,38 +81,32 @@ def _significant(path: Path, first_number: int, texts: list[str]) -> Lines:
 def _raw_blocks(path: Path) -> Iterator[bytes]:
     """The file's bytes, cut after line ends."""
     rest, n_read = b"", 0
-    try:
-        with path.open("rb") as file:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                raise _too_large(path)
-            while chunk := file.read(BLOCK_BYTES):
-                if not n_read:
-                    chunk = _checked_start(path, chunk)
-                n_read += len(chunk)
-                if n_read > MAX_FILE_BYTES:
-                    raise _too_large(path)
-                rest += chunk
-                cut = rest.rfind(b"\n") + 1
-                if cut:
-                    yield rest[:cut]
-                    rest = rest[cut:]
-                elif len(rest) > MAX_LINE_BYTES:
-                    raise SpecError(
-                        f"{path}: a line has more than {MAX_LINE_BYTES:,} bytes: lines must be "
-                        "shorter; is it text with one record a line?"
-                    )
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SpecError(f"{path}: cannot be read: {reason}; check the path") from None
+    with open_regular(path, max_bytes=MAX_FILE_BYTES) as file:
+        while chunk := _read(path, file):
+            if not n_read:
+                chunk = _checked_start(path, chunk)
+            n_read += len(chunk)
+            if n_read > MAX_FILE_BYTES:  # it grows while it is read
+                raise SpecError(too_large(path, MAX_FILE_BYTES))
+            rest += chunk
+            cut = rest.rfind(b"\n") + 1
+            if cut:
+                yield rest[:cut]
+                rest = rest[cut:]
+            elif len(rest) > MAX_LINE_BYTES:
+                raise SpecError(
+                    f"{path}: a line has more than {MAX_LINE_BYTES:,} bytes: lines must be "
+                    "shorter; is it text with one record a line?"
+                )
     if rest:
         yield rest
 
 
-def _too_large(path: Path) -> SpecError:
-    return SpecError(
-        f"{path}: more than {MAX_FILE_BYTES // 2**30} GiB: files up to that size are read; "
-        "take a part of it"
-    )
+def _read(path: Path, file: BinaryIO) -> bytes:
+    try:
+        return file.read(BLOCK_BYTES)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _checked_start(path: Path, chunk: bytes) -> bytes:
@@ -125,6 +124,8 @@ def _texts(path: Path, first_number: int, raw: bytes) -> list[str]:
             text = raw.decode()
             if "\r" in text:  # a replace that finds nothing costs as much as the split
                 text = text.replace("\r\n", "\n")
+                if "\r" in text:
+                    raise _lone_return(path, first_number, text)
             texts = text.split("\n")
             return texts if texts[-1] else texts[:-1]
         except UnicodeDecodeError as error:
@@ -133,4 +134,12 @@ def _texts(path: Path, first_number: int, raw: bytes) -> list[str]:
     raise SpecError(
         f"{path}: line {number}: byte 0x{raw[at]:02x}: must be UTF-8 text; "
         "is this a binary file, or text saved in another encoding?"
+    )
+
+
+def _lone_return(path: Path, first_number: int, text: str) -> SpecError:
+    number = first_number + text.count("\n", 0, text.index("\r"))
+    return SpecError(
+        f"{path}: line {number}: holds a carriage return (\\r) that no line feed (\\n) follows; "
+        "end lines with \\n or \\r\\n"
     )

@@ -7,13 +7,15 @@ checkout.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import stat
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from lrkv_plan.errors import SpecError, did_you_mean, shown
+from lrkv_plan.files import as_path, names_in
 from lrkv_plan.specs.base import Frozen
 from lrkv_plan.specs.explain import explain
 from lrkv_plan.specs.hardware import HardwareProfile
@@ -25,6 +27,8 @@ Spec = TypeVar("Spec", bound=Frozen)
 MODEL_FOLDER = "model_specs"
 HARDWARE_FOLDER = "hardware_profiles"
 _PACKAGE = Path(__file__).resolve().parent.parent
+MAX_FILES = 1_000  # in one folder that is searched
+MAX_FOLDER_BYTES = 2 * 2**20  # of YAML; two seconds' work at worst
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -39,9 +43,9 @@ def load_model(argument: str | Path, *, spec_dir: Path | None = None) -> ModelSp
     path = _as_path(argument) or _named(str(argument), MODEL_FOLDER, spec_dir)
     if path is None:
         raise _unknown("model", str(argument), MODEL_FOLDER, spec_dir)
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "config.json"
-        if not path.is_file():
+        if not os.path.lexists(path):
             raise SpecError(f"{path.parent}: the folder holds no config.json")
     if path.suffix == ".json":
         from lrkv_plan.specs.huggingface import import_config
@@ -92,40 +96,68 @@ def validate(cls: type[Spec], data: dict[str, Any], path: Path) -> Spec:
 
 
 def shipped_files(folder: str, spec_dir: Path | None = None) -> list[Path]:
-    """All YAML files of a shipped folder, by name; those in ``spec_dir`` come first."""
+    """All YAML files of a shipped folder, by name; those in ``spec_dir`` come first.
+
+    Raises
+    ------
+    SpecError
+        If ``spec_dir`` is no folder, or holds more than is searched.
+    """
     files: dict[str, Path] = {}
     for directory in _directories(folder, spec_dir):
-        for path in sorted(directory.glob("*.yaml")):
-            files.setdefault(path.stem, path)
+        names = names_in(directory, ".yaml", at_most=MAX_FILES)
+        if sum(_size(directory / name) for name in names) > MAX_FOLDER_BYTES:
+            raise SpecError(
+                f"{directory}: holds more than {MAX_FOLDER_BYTES >> 20} MiB of YAML, too much to "
+                "search; name a file in it"
+            )
+        for name in names:
+            files.setdefault(name.removesuffix(".yaml"), directory / name)
     return [files[name] for name in sorted(files)]
 
 
-def _directories(folder: str, spec_dir: Path | None) -> Iterator[Path]:
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # a link to nothing: told when it is read
+        return 0
+
+
+def _directories(folder: str, spec_dir: Path | None) -> list[Path]:
+    if spec_dir is not None and not os.path.isdir(spec_dir):
+        raise SpecError(f"--spec-dir {spec_dir}: no such folder")
     places = (spec_dir, _PACKAGE / folder, _PACKAGE.parent / folder)
-    return (place for place in places if place is not None and place.is_dir())
+    return [place for place in places if place is not None and place.is_dir()]
 
 
 def _as_path(argument: str | Path) -> Path | None:
-    """The argument as a path, if it is one: existing, or written like one."""
+    """The argument as a path, if it is one: existing, or written like one.
+
+    What a path leads to (a pipe, a link to nothing) is told where it is read.
+    """
+    path = as_path(argument)
     text = str(argument)
-    path = Path(text).expanduser() if "\0" not in text else None
-    if path is None:
-        raise SpecError(f"{shown(text)} is not a path")
+    is_written_as_path = isinstance(argument, Path) or path.suffix in _SUFFIXES or "/" in text
     try:
-        is_file, is_dir = path.is_file(), path.is_dir()
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if is_written_as_path:
+            what = "a link to nothing" if path.is_symlink() else "no such file or folder"
+            raise SpecError(f"{text}: {what}") from None
+        return None
     except OSError as error:
-        raise SpecError(f"{shown(text)}: cannot be read: {error.strerror}") from None
-    if is_file or (is_dir and ("/" in text or (path / "config.json").exists())):
-        return path
-    if isinstance(argument, Path) or path.suffix in _SUFFIXES or "/" in text:
-        raise SpecError(f"{text}: no such file or folder")
-    return None
+        if not is_written_as_path:
+            return None
+        raise SpecError(f"{text}: cannot be read: {error.strerror}") from None
+    if stat.S_ISDIR(mode):
+        return path if "/" in text or os.path.lexists(path / "config.json") else None
+    return path if is_written_as_path or stat.S_ISREG(mode) else None
 
 
 def _named(name: str, folder: str, spec_dir: Path | None) -> Path | None:
     for directory in _directories(folder, spec_dir):
         path = directory / f"{name.lower()}.yaml"
-        if path.is_file():
+        if os.path.lexists(path):
             return path
     return None
 

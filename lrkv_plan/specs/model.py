@@ -32,6 +32,8 @@ class FixedTensor(Frozen):
 
     ``copies`` are dealt out over the tensor-parallel GPUs, or whole on each when ``replicated``.
     ``bytes_per_draft_token`` is what one speculative token adds to a copy (convolution columns).
+    ``scalar_bytes`` is the size of one scalar, where the source states it: engines that keep every
+    state in fp32 scale by it.
     """
 
     name: Name
@@ -39,6 +41,7 @@ class FixedTensor(Frozen):
     copies: HeadCount = 1
     sharding: Literal["by_copy", "replicated"] = "by_copy"
     bytes_per_draft_token: Annotated[int, Field(strict=True, ge=0, le=2**40)] = 0
+    scalar_bytes: Literal[2, 4] | None = None
 
 
 class DenseFeedForward(Frozen):

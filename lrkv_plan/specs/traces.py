@@ -232,7 +232,9 @@ def _mooncake_request(lines: Lines, index: int) -> Any:
         allowed = f"{problem}; a Mooncake line is one JSON object with {', '.join(_MOONCAKE_KEYS)}"
         value = shown(text if first["type"] in ("missing", "json_invalid") else first["input"])
         raise lines.error(index, value, allowed) from None
-    keys = [key for key, _ in json.loads(text, object_pairs_hook=list)]
+    # Numbers stay text: a value that is not read may have more digits than Python converts.
+    pairs = json.loads(text, object_pairs_hook=list, parse_int=str, parse_float=str)
+    keys = [key for key, _ in pairs]
     for key in _MOONCAKE_KEYS:
         if keys.count(key) > 1:
             raise lines.error(index, f"key {key!r}", "appears twice; remove one")

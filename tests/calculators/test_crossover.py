@@ -193,6 +193,15 @@ def test_scalars_and_arrays_agree(contexts: list[int], batch: int) -> None:
         assert together.high_s[index] == pytest.approx(alone.high_s, rel=1e-12)  # type: ignore[index]
 
 
+def test_a_step_that_no_context_changes_keeps_the_shape_of_an_array() -> None:
+    # Cross-attention scans the encoder's rows and a model without attention nothing, whatever T.
+    for one in (model(layer(fixed_rows=150)), model()):
+        together = step_time(one, np.array([1, 8192]), 2)
+        alone = step_time(one, 8192, 2)
+        assert together.step_s.tolist() == [alone.step_s, alone.step_s]  # type: ignore[union-attr]
+        assert together.attention_s.shape == (2,)  # type: ignore[union-attr]
+
+
 def test_experts_are_read_as_far_as_they_are_touched() -> None:
     work = model(layer(), dense_bytes=0.0, expert_bytes=1e10).work.linear
     embedding = 8192.0

@@ -11,9 +11,11 @@ from lrkv_plan.calculators.parameters import (
     matched_feed_forward,
     parameter_count,
 )
+from lrkv_plan.calculators.weights import weight_bytes_per_gpu
 from lrkv_plan.errors import RequirementError, SpecError
 from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.specs.serving import Parallelism
 from tests.conftest import make_model
 
 TOY = make_model(
@@ -85,3 +87,50 @@ def test_a_swap_that_adds_more_than_the_feed_forward_holds_is_refused() -> None:
 def test_matching_needs_a_feed_forward(paper: ModelSpec) -> None:
     with pytest.raises(SpecError, match="feed_forward is not stated"):
         matched_feed_forward(paper, swap_attention(paper, "lrkv:55"))
+
+
+def with_reuse(attention: dict[str, object], **changes: object) -> ModelSpec:
+    """Two layers of their own and three that read the rows of another layer."""
+    layers = [
+        {"count": 2, "attention": attention, "feed_forward": {"kind": "none"}},
+        {"count": 3, "attention": attention, "feed_forward": {"kind": "none"}, "reuses_cache": True},
+    ]  # fmt: skip
+    return make_model(
+        attention, layers=layers, model_dim=64, vocab_size=100, tied_embeddings=True,
+        norms={"per_mixer": 0, "per_feed_forward": 0, "final": False}, **changes,
+    )  # fmt: skip
+
+
+def test_layers_that_reuse_a_cache_make_no_rows_and_have_no_weights_for_them() -> None:
+    # transformers modeling_gemma4: a shared layer has q_proj, q_norm and o_proj, nothing else.
+    attention = {
+        "family": "gqa", "n_heads": 4, "n_kv_heads": 2, "head_dim": 16, "qkv_bias": True,
+        "qk_norm": True,
+    }  # fmt: skip
+    count = parameter_count(with_reuse(attention))
+    assert count.kv_params == 2 * 2 * 64 * 32
+    query_and_output = 2 * 64 * 64 + 64 + 16  # both matrices, the query's bias and norm
+    key_and_value = 2 * 64 * 32 + 2 * 32 + 16  # both matrices, their biases, the key's norm
+    assert count.attention_params == 5 * query_and_output + 2 * key_and_value
+
+
+@pytest.mark.parametrize(
+    ("text", "own", "kept"),
+    [
+        ("mha", 2 * 64 * 64, 0),
+        ("lrkv:3", 2 * 64 * 16 + 2 * 4 * 3 * (64 + 16), 2 * 4 * 3 * 16),  # the bases read rows
+        ("mla:24+8", 64 * 32 + 24 + 24 * 4 * 32, 24 * 4 * 32),  # the up projection reads rows
+        ("mla:24+8,cached_form=heads", 64 * 32 + 24 + 24 * 4 * 32, 0),  # there it makes them
+    ],
+)
+def test_what_reads_rows_stays_where_a_cache_is_reused(text: str, own: int, kept: int) -> None:
+    model = swap_attention(with_reuse({"family": "mha", "n_heads": 4, "head_dim": 16}), text)
+    assert parameter_count(model).kv_params == 2 * own + 3 * kept
+    assert kv_params_ratio_to_mha(model) == Fraction(2 * own + 3 * kept, 2 * 2 * 64 * 64)
+
+
+def test_weights_of_one_gpu_count_the_same_parameters_where_a_cache_is_reused() -> None:
+    model = with_reuse({"family": "gqa", "n_heads": 4, "n_kv_heads": 2, "head_dim": 16})
+    held = weight_bytes_per_gpu(model, parallel=Parallelism(), weight_dtype="bf16").fullest
+    assert held.total == 2 * parameter_count(model).model_params  # type: ignore[operator]
+    assert held.attention == 2 * (5 * 2 * 64 * 64 + 2 * 2 * 64 * 32)

@@ -68,6 +68,28 @@ def test_what_else_fits_the_same_budget(paper: ModelSpec) -> None:
     assert (answer.latent.value, answer.latent.text) == (2240, "mla:2240+64")
 
 
+def test_a_latent_is_at_most_as_wide_as_the_model() -> None:
+    # 4 heads of 64 in a model of 256: MHA keeps 512 scalars, so 90 % are 460.8 of latent and 8 of
+    # rotary key: 452, wider than the hidden state that it would sum up.
+    model = make_model({"family": "mha", "n_heads": 4, "head_dim": 64})
+    bounded = rank_ceiling(model, budget="90%", latent_rope_dim=8)
+    assert bounded.latent is not None
+    assert bounded.latent.value == model.model_dim == 256
+    (remark,) = bounded.remarks
+    assert "beyond 256, the widest that compresses anything" in remark
+    # 51 % are 261.12 scalars: 253 and the rotary key, where the budget decides.
+    free = rank_ceiling(model, budget="51%", latent_rope_dim=8)
+    assert free.latent is not None
+    assert (free.latent.value, free.remarks) == (253, ())
+    # Exactly the bound: 264 scalars of 512.
+    exact = rank_ceiling(model, budget="264/512", latent_rope_dim=8)
+    assert exact.latent is not None
+    assert (exact.latent.value, exact.remarks) == (256, ())
+    # Heads narrower than the model: 2 * 1 * 8 scalars of keys and values are the bound.
+    narrow = make_model({"family": "mha", "n_heads": 1, "head_dim": 8})
+    assert rank_ceiling(narrow, budget="200%", latent_rope_dim=0).latent.value == 16  # type: ignore[union-attr]
+
+
 def test_a_budget_below_the_shared_base_names_the_smallest_feasible(paper: ModelSpec) -> None:
     with pytest.raises(RequirementError, match=r"1/18 = 5\.5556% of MHA"):
         rank_ceiling(paper, budget="5%")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,3 +102,74 @@ def test_what_is_no_table_ends_in_one_line(tmp_path: Path) -> None:
             read_samples(path)
     with pytest.raises(CalibrationError, match="cannot be read"):
         read_samples(tmp_path / "missing.csv")
+
+
+class FullDisk:
+    """A file that takes ``room`` bytes, and no more."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self._file, self._room = file, room
+
+    def write(self, data: bytes) -> int:
+        written: int = self._file.write(data[: self._room])
+        self._room -= written
+        if not written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def test_a_full_disk_takes_whole_rows_only_and_loses_none(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    file = SampleFile(path)
+    file.append(SAMPLE)
+    file._file = FullDisk(file._file, room=50)
+    with pytest.raises(CalibrationError, match="No space left on device; the 1 samples in it are"):
+        file.append(replace(SAMPLE, round=1))
+    assert read_samples(path) == [SAMPLE]
+    file._file = FullDisk(file._file._file, room=10_000)
+    file.append(replace(SAMPLE, round=1))
+    file.close()
+    assert read_samples(path) == [SAMPLE, replace(SAMPLE, round=1)]
+
+
+def test_a_disk_that_is_full_at_the_end_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = SampleFile(tmp_path / "s.csv")
+
+    def fsync(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(CalibrationError, match="No space left on device"):
+        file.close()
+    assert file._file.closed
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"repeats_s": (1e-320,), "controls_s": ()}, "every time must be above 0"),
+        ({"controls_s": (0.0, 1.0)}, "every time must be above 0"),
+        ({"n_bytes": 1e308}, "every number must be finite"),
+        ({"n_heads": 0}, "column n_heads: must be at least 1"),
+        ({"kernel": "unheard_of"}, "kernel 'unheard_of': one of"),
+        ({"device": "tpu"}, "device 'tpu': one of cpu, cuda"),
+        ({"dtype": "fp7"}, "dtype 'fp7': one of"),
+    ],
+)
+def test_what_no_measurement_gives_is_named(
+    tmp_path: Path, changed: dict[str, Any], words: str
+) -> None:
+    path = written(tmp_path / "s.csv", replace(SAMPLE, **changed))
+    with pytest.raises(CalibrationError, match=words):
+        read_samples(path)
+
+
+def test_rows_that_end_in_a_lone_cr_are_rows(tmp_path: Path) -> None:
+    path = written(tmp_path / "s.csv", SAMPLE)
+    path.write_bytes(path.read_bytes().replace(b"\r\n", b"\r"))
+    assert read_samples(path) == [SAMPLE]

@@ -17,6 +17,7 @@ from lrkv_plan.calibration.design import (
     SERIES,
     PlannedPoint,
     planned_points,
+    why_no_design,
 )
 from lrkv_plan.errors import UsageError
 
@@ -114,3 +115,28 @@ def test_a_design_goes_only_to_paths_that_run_it() -> None:
 def test_an_unknown_path_gets_a_hint() -> None:
     with pytest.raises(UsageError, match=r"lrkv/factord.*did you mean 'lrkv/factored'"):
         planned_points("cpu", ["fp32"], ["lrkv/factord"])
+
+
+@pytest.mark.parametrize(
+    ("design", "path"),
+    [
+        ("mha", "grouped/plain"), ("gqa:8", "grouped/plain"), ("gqa:32", "grouped/sdpa"),
+        ("mqa", "grouped/sdpa"), ("mla:512+64", "mla/absorbed"), ("lrkv:55", "lrkv/factored"),
+        ("lrkv:64,groups=8", "lrkv/materialised"), ("lrkv:40,position=rope_expand", "lrkv/rope_expand"),
+    ],
+)  # fmt: skip
+def test_a_design_of_the_users_own_joins_the_heads_that_it_divides(design: str, path: str) -> None:
+    for device in SCALES:
+        points = planned_points(device, ["fp32"], [path], attention=[design])
+        own = [p for p in points if p.attention == design]
+        assert len(own) >= 3
+        assert all(path in {q.name for q in paths_for(p.spec())} for p in points)
+        roles = {p.role for p in points}
+        assert {"fit", "context"} <= roles
+
+
+def test_why_a_path_cannot_have_a_design() -> None:
+    assert why_no_design("grouped/plain", "gqa:8") == ""
+    assert why_no_design("lrkv/factored", "gqa:8") == "lrkv/factored runs other designs"
+    assert "7 does not divide 32 heads" in why_no_design("grouped/plain", "gqa:7")
+    assert why_no_design("grouped/plain", "gpa:8") == "family 'gpa' is unknown; did you mean 'gqa'?"

@@ -16,7 +16,12 @@ from typer.testing import CliRunner, Result
 from lrkv_plan import load_hardware
 from lrkv_plan.calibration.fit_run import FitResult, fit_run
 from lrkv_plan.calibration.points import measured_points, noise, quantile
-from lrkv_plan.calibration.run_info import RunInfo, read_run_info, write_run_info
+from lrkv_plan.calibration.run_info import (
+    RunInfo,
+    largest_share,
+    read_run_info,
+    write_run_info,
+)
 from lrkv_plan.cli.app import app
 from lrkv_plan.errors import CalibrationError
 from lrkv_plan.report.calibration_files import written_files
@@ -258,3 +263,151 @@ def test_samples_alone_need_a_profile_to_refer_to(tmp_path: Path) -> None:
 def test_run_info_comes_back_as_it_was_written(tmp_path: Path) -> None:
     write_run_info(tmp_path, INFO)
     assert read_run_info(tmp_path) == INFO
+
+
+def overdriven(folder: Path, info: RunInfo, factor: float, **changes: object) -> FitResult:
+    """The quiet run, had its bandwidth and peak been measured ``factor`` times too low."""
+    low = {
+        "stream_bytes_per_s": 10e9 / factor, "peak_flops_per_s": {"fp32": 100e9 / factor},
+    }  # fmt: skip
+    return fit_run(quiet(folder, info.model_copy(update=low), **changes))
+
+
+def repeated(spread: float) -> RunInfo:
+    return INFO.model_copy(
+        update={"yardsticks": 4, "stream_spread": spread, "peak_spread": {"fp32": spread}}
+    )
+
+
+def test_a_share_beyond_what_the_yardstick_allows_is_refused(tmp_path: Path) -> None:
+    # beta is 0.75 of 10 GB/s: of 4 GB/s it is 1.88, as on a machine loaded while it was measured.
+    result = overdriven(tmp_path / "run", repeated(0.02), 2.5)
+    assert result.is_impossible
+    fit = result.fits[-1]
+    assert fit.path == "lrkv/factored"
+    (found,) = result.impossible(fit)  # phi is 0.35 * 2.5 = 0.88
+    assert found.startswith("beta 1.8")
+    assert found.endswith("of 4 GB/s, at most 1.05")
+    assert [result.verdict(f) for f in result.fits] == ["impossible"] * 3
+    assert result.accepted == ()
+    done = called("calibrate", "fit", tmp_path / "run")
+    assert done.exit_code == 5
+    for part in ("lrkv/factored fp32 beta 1.8", "at most 1.05", "probably loaded", "--force"):
+        assert part in done.stderr
+    assert len(done.stderr.splitlines()[-1]) < 610
+    assert not (tmp_path / "run" / "cpu.calibrated.yaml").exists()
+    forced = called("calibrate", "fit", tmp_path / "run", "--force")
+    assert forced.exit_code == 0, forced.output
+    entries = load_hardware(tmp_path / "run" / "cpu.calibrated.yaml").kernels
+    assert all((e.remark or "").startswith("FORCED: beta 1.") for e in entries)
+
+
+@pytest.mark.parametrize(
+    ("info", "limit"),
+    [
+        (repeated(0.0), 1.05),  # points repeat to 5 %, or the run is noisy
+        (repeated(0.12), 1.12),
+        (repeated(1.0), 1.25),  # a yardstick that doubled says nothing, and allows nothing more
+        (INFO, 1.25),  # measured once, as runs were before the spread was recorded
+        (INFO.model_copy(update={"yardsticks": 1, "stream_spread": 0.0}), 1.25),
+    ],
+)
+def test_the_limit_is_what_the_yardstick_repeats_to(info: RunInfo, limit: float) -> None:
+    assert largest_share(info) == pytest.approx(limit, rel=1e-12)
+    if info.peak_spread:
+        assert largest_share(info, "fp32") == pytest.approx(limit, rel=1e-12)
+    assert largest_share(info, "bf16") == 1.25  # that peak was not measured
+
+
+def test_one_false_yardstick_refuses_the_paths_that_it_would_fit(tmp_path: Path) -> None:
+    slow = [
+        replace(s, repeats_s=tuple(2.5 * t for t in s.repeats_s))
+        if s.path != "lrkv/factored" else s
+        for s in quiet_samples()  # type: ignore[attr-defined]
+    ]  # fmt: skip
+    low = repeated(0.0).model_copy(update={"stream_bytes_per_s": 4e9})
+    result = fit_run(written(tmp_path / "run", slow, low))
+    verdicts = {f.path: result.verdict(f) for f in result.fits}
+    assert verdicts == {
+        "grouped/plain": "false yardstick", "grouped/sdpa": "false yardstick",
+        "lrkv/factored": "impossible",
+    }  # fmt: skip
+
+
+def test_a_set_that_was_left_in_caches_may_be_read_faster_than_memory(tmp_path: Path) -> None:
+    result = overdriven(tmp_path / "run", repeated(0.0), 2.5, cache_state="hot")
+    assert not result.is_impossible
+    beyond = overdriven(tmp_path / "more", repeated(0.0), 4.0, cache_state="hot")
+    assert all(found.startswith("phi 1.") for found in beyond.impossible(beyond.fits[-1]))
+    assert beyond.is_impossible  # 0.35 * 4 = 1.4: no cache computes
+
+
+def test_a_refused_document_says_so(tmp_path: Path) -> None:
+    folder = written(tmp_path / "run", timed(planned(40), "sum", round_noise=0.5))
+    done = called("calibrate", "fit", folder, "--format", "json")
+    document = json.loads(done.stdout)
+    assert done.exit_code == 5
+    assert done.stderr.splitlines()[-1] == f"error: {document['inputs']['refused']}"
+    assert document["remarks"][0] == f"refused: {document['inputs']['refused']}"
+    assert "the run was noisy" in document["inputs"]["refused"]
+    forced = called("calibrate", "fit", folder, "--force", "--format", "json")
+    assert json.loads(forced.stdout)["inputs"]["refused"] is None
+    good = called("calibrate", "fit", quiet(tmp_path / "good"), "--format", "json")
+    assert json.loads(good.stdout)["inputs"]["refused"] is None
+
+
+def test_the_advice_after_noise_keeps_the_samples(tmp_path: Path) -> None:
+    folder = written(tmp_path / "a run", timed(planned(40), "sum", round_noise=0.5))
+    refusal = fit_run(folder).refusal or ""
+    assert f"`lrkv-plan calibrate fit '{folder}' --force`" in refusal
+    assert "calibrate run` with the same options and --resume" in refusal
+    assert "run --force" not in refusal
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n_points", [1, 4, 7, 8, 9, 11, 13])
+def test_few_points_end_in_a_fit_or_in_one_line(tmp_path: Path, n_points: int) -> None:
+    folder = written(tmp_path / "run", timed(planned(n_points, held_out=0)))
+    done = called("calibrate", "fit", folder, "--force")
+    lines = done.stderr.splitlines()
+    if n_points < 8:
+        assert (done.exit_code, len(lines)) == (5, 1)
+        assert f"{n_points} points to fit; need 8" in lines[0]
+        assert {p.name for p in folder.iterdir()} == {"samples.csv", "run.json"}
+    else:
+        assert done.exit_code == 0, done.output
+        assert all(line.startswith("wrote ") for line in lines)
+
+
+def test_what_no_profile_may_state_is_one_line(tmp_path: Path) -> None:
+    slow = [replace(s, repeats_s=(1e5,) * 2, controls_s=()) for s in timed(planned(12))]
+    done = called("calibrate", "fit", written(tmp_path / "run", slow), "--force")
+    assert done.exit_code == 5, done.output
+    assert "no profile may state what was fitted" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_of_profiles_that_nothing_looks_into_is_refused(tmp_path: Path) -> None:
+    folder = quiet(tmp_path / "run")
+    done = called("calibrate", "fit", folder, "--spec-dir", tmp_path)
+    assert done.exit_code == 2
+    assert "--spec-dir" in done.stderr
+    named = called("calibrate", "fit", folder, "--gpu", "cpu", "--spec-dir", tmp_path)
+    assert named.exit_code in (0, 5)
+
+
+def test_a_library_s_warning_is_one_line_without_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import warnings
+
+    from lrkv_plan.calibration import fit_run as module
+
+    def warns(*_args: object, **_options: object) -> FitResult:
+        for _ in range(2):
+            warnings.warn("overflow encountered", RuntimeWarning, stacklevel=1)
+        raise CalibrationError("no fit")
+
+    monkeypatch.setattr(module, "fit_run", warns)
+    done = called("calibrate", "fit", quiet(tmp_path / "run"))
+    assert done.stderr == "warning: overflow encountered\nerror: no fit\n"

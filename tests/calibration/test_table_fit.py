@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from typer.testing import CliRunner, Result
 from lrkv_plan import load_hardware
 from lrkv_plan.calculators.kernel_time import grouped_work
 from lrkv_plan.cli.app import app
+from lrkv_plan.specs.loader import find_hardware
 
 H200 = load_hardware("h200")
 TRUE = {"t0_s": 20e-6, "beta": 0.8}
@@ -95,3 +97,28 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     both.write_text(table(tmp_path / "again.csv").read_text() + other)
     done = called("calibrate", "fit", both, "--gpu", "h200")
     assert "several GPUs (b200, h200)" in done.stderr
+
+
+def test_more_than_the_device_can_do_is_refused_but_of_a_cached_set(tmp_path: Path) -> None:
+    # Two and a half times an H200's bandwidth: 0.8 of it becomes 2.0.
+    slow = tmp_path / "slow.yaml"
+    text = find_hardware("h200")[1].read_text()
+    slow.write_text(re.sub(r"(?m)^mem_bandwidth_bytes_per_s:.*$",
+                           "mem_bandwidth_bytes_per_s: 1.92e+12", text))  # fmt: skip
+    samples = table(tmp_path / "calls.csv")
+    done = called("calibrate", "fit", samples, "--gpu", slow, "--format", "json")
+    assert done.exit_code == 5, done.output
+    document = json.loads(done.stdout)
+    (row,) = document["rows"]
+    assert (row["verdict"], row["beta"]) == ("impossible", pytest.approx(2.0, rel=0.03))
+    assert "beta 2" in document["inputs"]["refused"]
+    assert "at most 1.25" in done.stderr
+    assert not (tmp_path / "h200.calibrated.yaml").exists()
+    assert called("calibrate", "fit", samples, "--gpu", slow, "--force").exit_code == 0
+    entry = load_hardware(tmp_path / "h200.calibrated.yaml").kernels[0]
+    assert (entry.remark or "").startswith("FORCED: beta 2")
+    hot = tmp_path / "hot.csv"
+    lines = samples.read_text().splitlines()
+    hot.write_text("\n".join([f"{lines[0]},regime", *(f"{line},l2_hot" for line in lines[1:])]))
+    done = called("calibrate", "fit", hot, "--gpu", slow, "--format", "json", "--force")
+    assert [r["verdict"] for r in json.loads(done.stdout)["rows"]] == ["accepted"]

@@ -18,7 +18,7 @@ from lrkv_plan.calibration.validate import (
     outside_allowed,
     validate_model,
 )
-from lrkv_plan.calibration.validation_shapes import model_shapes
+from lrkv_plan.calibration.validation_shapes import changed_shapes, model_shapes
 from lrkv_plan.errors import CalibrationError, PlacementError
 from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.loader import load_hardware
@@ -94,3 +94,13 @@ def test_every_family_is_measured_and_predicted(
         assert p.error == pytest.approx(p.predicted_s / p.measured_s - 1)
         assert p.in_band == (p.low_s <= p.measured_s <= p.high_s)
         assert p.basis in ("datasheet", "assumed")
+
+
+def test_what_is_measured_otherwise_than_asked_is_said() -> None:
+    model = load_model("llama-3.1-8b")  # a maximum of 131,072 tokens
+    # 2 * 8 heads * 128 * 4 bytes = 8,192 bytes a token: 262,144 tokens fill 2 GiB.
+    assert changed_shapes(model, [512], [1], "fp32") == []
+    assert changed_shapes(model, [200_000], [1, 4], "fp32") == [
+        "gqa:8: 200,000 tokens are measured as 131,072, the model's maximum",
+        "gqa:8: batch 4 at 131,072 tokens is left out: its cache is above 2,147,483,648 bytes",
+    ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,7 +71,11 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def called(*arguments: str):
-    return CliRunner().invoke(app, [*ASKED, *arguments])
+    """The command as asked, with options in ``arguments`` in the place of their defaults."""
+    asked: list[str] = []
+    for word in ASKED:
+        asked = asked[:-1] if asked and asked[-1] in arguments else [*asked, word]
+    return CliRunner().invoke(app, [*asked, *arguments])
 
 
 @pytest.mark.usefixtures("steady_clock")
@@ -112,6 +119,92 @@ def test_a_noisy_or_poor_fit_ends_with_5_and_keeps_the_samples(
     assert not (tmp_path / "run" / "cpu.calibrated.yaml").exists()
 
 
+@pytest.mark.usefixtures("steady_clock")
+def test_a_run_of_one_round_is_too_short_not_noisy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_round(self: run_module.Measuring, points: list[PlannedPoint], progress: object) -> int:
+        for point in points:
+            self._measure(point, 0)
+        return 1
+
+    monkeypatch.setattr(run_module.Measuring, "run", one_round)
+    done = called("--output", str(tmp_path / "run"))
+    assert done.exit_code == 5
+    assert "a budget of 60s is too short for two rounds: 14 points measured twice" in done.stderr
+    assert "the 14 samples are kept" in done.stderr
+    assert "noisy" not in done.stderr
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {"samples.csv", "run.json"}
+
+
+@pytest.mark.usefixtures("steady_clock")
+def test_a_yardstick_measured_too_low_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = {"stream_bytes_per_s": 5e9, "peak_flops_per_s": {"fp32": 1e11}}  # half of the truth
+    monkeypatch.setattr(session, "measured_peaks", lambda *_args: loaded)
+    done = called("--output", str(tmp_path / "run"), "--format", "json")
+    assert done.exit_code == 5
+    assert re.search(
+        r"lrkv/factored fp32 beta (1\.9\d|2\.0\d|2) of 5 GB/s, at most 1.05", done.stderr
+    )
+    assert "probably loaded" in done.stderr
+    document = json.loads(done.stdout)
+    assert document["rows"][0]["verdict"] == "impossible"
+    assert f"error: {document['inputs']['refused']}" in done.stderr
+    run = document["inputs"]["run"]
+    assert (run["yardsticks"], run["stream_spread"]) == (4, 0.0)
+    assert not (tmp_path / "run" / "cpu.calibrated.yaml").exists()
+
+
+@pytest.mark.usefixtures("steady_clock")
+def test_a_forced_run_replaces_everything_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lrkv_plan.report import calibration_files
+
+    folder = tmp_path / "run"
+    assert called("--output", str(folder)).exit_code == 0
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    write, kept = calibration_files.write_result, []
+
+    def looks(*args: object, **options: object) -> list[Path]:
+        kept.append({p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()})
+        return write(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(calibration_files, "write_result", looks)
+    done = called("--output", str(folder), "--force", "--seed", "2")
+    assert done.exit_code == 0, done.output
+    assert kept == [before]  # until the new results were fitted
+    assert sorted(p.name for p in folder.iterdir()) == sorted(before)
+    assert json.loads((folder / "run.json").read_text())["seed"] == 2
+    assert f"wrote {folder / 'samples.csv'}" in done.stderr
+
+
+def test_results_without_samples_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "cpu.calibrated.yaml").write_text("mine\n")
+    done = called("--output", str(tmp_path))
+    assert done.exit_code == 2
+    assert "holds cpu.calibrated.yaml; --force replaces" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["cpu.calibrated.yaml"]
+
+
+@pytest.mark.usefixtures("steady_clock")
+def test_results_that_find_no_room_cost_no_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lrkv_plan.calibration import whole_folder
+
+    def full(*_args: object) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(whole_folder, "_written", full)
+    done = called("--output", str(tmp_path / "run"))
+    assert done.exit_code == 2
+    assert "No space left on device; the 28 samples there are kept" in done.stderr
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {"samples.csv", "run.json"}
+
+
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_args: object, **_options: object) -> None:
         raise KeyboardInterrupt
@@ -140,6 +233,11 @@ def test_samples_in_the_folder_are_not_touched(tmp_path: Path) -> None:
         (["--budget", "soon"], 2, "'soon' is not a time"),
         (["--budget", "0s"], 2, "above 0"),
         (["--threads", "none"], 2, "--threads"),
+        (["--threads", "0"], 2, "this process may use"),
+        (["--threads", "1000000000"], 2, "this process may use"),
+        (["--seed", "99999999999"], 2, "at most 1,000,000,000"),
+        (["--budget", "0.1s"], 5, "a budget of 0.1s is too short for two rounds"),
+        (["--attention", "gqa:8"], 2, "lrkv/factored runs other designs"),
         (["--dtype", "fp31"], 2, "did you mean 'fp32'"),
         (["--device", "cud"], 2, "did you mean 'cuda'"),
         (["--path", "lrkv/factord"], 2, "did you mean 'lrkv/factored'"),
@@ -153,6 +251,7 @@ def test_bad_options_are_one_line(
     assert done.exit_code == code
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -193,3 +292,14 @@ def test_validate_fails_with_5_where_the_profile_does_not_hold(
     assert done.exit_code == (5 if len(outside) == 2 else 0)
     for row in rows:
         assert row["error"] == pytest.approx(row["predicted_s"] / row["measured_s"] - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("", "an empty name is no folder"), ("a" * 400, "File name too long")]
+)
+@pytest.mark.parametrize("command", [ASKED, ["calibrate", "fit", "samples.csv"]])
+def test_a_folder_that_cannot_be_is_one_line(command: list[str], name: str, words: str) -> None:
+    done = CliRunner().invoke(app, [*command, "--output", name])
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -156,7 +156,7 @@ def test_shard_rows_and_refusals() -> None:
         (["cache", "lrkv-paper-2.5b", "--context-tokens", "8q"], 2, "--context-tokens"),
         (["cache", "lrkv-paper-2.5b", "--context-tokens", "0"], 2, "--context-tokens"),
         (["cache", "lrkv-paper-2.5b", "--batch-size", "-1"], 2, "--batch-size"),
-        (["cache", "lrkv-paper-2.5b", "--batch-size", "1,2"], 2, "at most 1"),
+        (["cache", "lrkv-paper-2.5b", "--batch-size", "1,2"], 2, "takes one value; is it 12, or 1 and 2?"),
         (["cache", "lrkv-paper-2.5b", "--batch-size", "9e18", "--context-tokens", "1m"], 2, "overflow"),
         (["rank", "lrkv-paper-2.5b", "--budget", "lots"], 2, "budget"),
         (["rank", "lrkv-paper-2.5b"], 2, "budget"),

@@ -12,17 +12,17 @@ from lrkv_plan.calculators.step_model import step_model
 from lrkv_plan.calculators.step_time import step_time
 from lrkv_plan.engines.comparing import compare
 from lrkv_plan.engines.deployment import Deployment
-from lrkv_plan.engines.latency import Speculation, admission
+from lrkv_plan.engines.latency import LatencyTarget, Speculation, admission
 from lrkv_plan.engines.plan import make_plan
 from lrkv_plan.engines.registry import engine_named
-from lrkv_plan.errors import RequirementError, UsageError
+from lrkv_plan.errors import PlacementError, RequirementError, UsageError
 from lrkv_plan.specs.engine_settings import EngineSettings
 from lrkv_plan.specs.loader import load_all_hardware
 from lrkv_plan.specs.serving import Parallelism
 
 H200 = load_hardware("h200")
 LLAMA8, LLAMA70 = load_model("llama-3.1-8b"), load_model("llama-3.1-70b")
-RELATIVES = load_all_hardware()
+RELATIVES = tuple(load_all_hardware())
 
 
 def deployment(gpu: str = "h100-sxm", context: int = 8192, **changes: Any) -> Deployment:
@@ -77,7 +77,7 @@ def test_speculation_divides_the_step_by_what_is_accepted() -> None:
 
 
 def test_a_plan_has_every_family_and_says_what_it_rests_on() -> None:
-    plan = make_plan(LLAMA8, deployment(), relatives=RELATIVES)
+    plan = make_plan(LLAMA8, deployment(), target=LatencyTarget(relatives=RELATIVES))
     assert plan.rows[0].role == "own design"
     designs = ["gqa:8", "mha", "mqa", "mla:512+64", "lrkv:16", "lrkv:16,position=rope_expand"]
     assert [row.attention for row in plan.rows] == designs
@@ -87,26 +87,81 @@ def test_a_plan_has_every_family_and_says_what_it_rests_on() -> None:
     text = " ".join(plan.rests_on)
     assert "no public measurement of an LRKV kernel" in text
     assert "assumed: weights' pass" in text
+    for row in plan.rows:  # each at its own full load
+        assert row.load is not None
+        assert row.load.step.low_s <= row.load.step.step_s <= row.load.step.high_s
+        assert row.load.sequences == row.capacity.max_sequences
+
+
+def test_with_a_stated_batch_a_row_that_does_not_hold_it_has_no_time() -> None:
+    plan = make_plan(LLAMA8, deployment(), batch_size=32)
+    held = {row.attention: row.capacity.max_sequences for row in plan.rows}
+    assert held["mha"] == 13
     for row in plan.rows:
-        assert row.step.low_s <= row.step.step_s <= row.step.high_s
-        assert row.admitted is None or row.admitted.sequences == row.capacity.max_sequences
+        if held[row.attention] < 32:
+            assert row.load is None
+        else:
+            assert row.load is not None
+            assert (row.load.batch_size, row.load.binds) == (32, "stated")
+    tight = make_plan(LLAMA8, deployment(), batch_size=32, target=LatencyTarget(tpot_s=5e-3))
+    assert tight.rows[0].load is not None
+    assert not tight.rows[0].load.meets_target
+
+
+def test_replicas_share_nothing() -> None:
+    """8 GPUs at TP 1: eight times the users and tokens of one, at the same time and cost."""
+    target = LatencyTarget()
+    one = make_plan(LLAMA8, deployment(gpu_hour_usd=2.5), target=target)
+    eight = make_plan(
+        LLAMA8, deployment(n_gpus=8, gpu_hour_usd=2.5), target=target, is_layout_stated=True
+    )
+    first, all_eight = one.rows[0].load, eight.rows[0].load
+    assert first is not None
+    assert all_eight is not None
+    assert (all_eight.sequences, all_eight.batch_size) == (8 * first.sequences, first.batch_size)
+    assert all_eight.tokens_per_s == pytest.approx(8 * first.tokens_per_s)
+    assert all_eight.usd_per_million_tokens == pytest.approx(first.usd_per_million_tokens)
+
+
+def test_times_refuse_layouts_that_they_do_not_know() -> None:
+    for kind in ("pp_size", "dp_size"):
+        with pytest.raises(UsageError, match=f"--{kind.replace('_', '-')} 2: step times know"):
+            make_plan(LLAMA8, deployment(parallel=Parallelism(**{kind: 2})))
 
 
 def test_a_plan_takes_the_smallest_group_that_holds_a_sequence() -> None:
     assert make_plan(LLAMA70, deployment("h200")).parallel.tp_size == 2
-    with pytest.raises(RequirementError, match="up to 64"):
+    with pytest.raises(RequirementError, match="up to TP 64"):
         make_plan(LLAMA70, deployment("l4", context=131_072 * 64))
     with pytest.raises(UsageError, match="--gpu"):
         make_plan(LLAMA8, replace(deployment(), hardware=None))
 
 
-def test_gpus_are_shared_out_among_replicas_of_the_smallest_group() -> None:
+def test_of_given_gpus_the_layout_that_serves_most_is_chosen() -> None:
+    """Weights once at TP 8 leave more room than twice at TP 4: 40 users against 26."""
+    plan = make_plan(LLAMA70, deployment("h100-sxm", context=32_768, n_gpus=8))
+    assert (plan.parallel.tp_size, plan.n_replicas) == (8, 1)
+    assert plan.rows[0].capacity.total_sequences == 40
+    assert plan.layout == "serves most sequences"
+    narrow = deployment("h100-sxm", context=32_768, n_gpus=8, parallel=Parallelism(tp_size=4))
+    stated = make_plan(LLAMA70, narrow, is_layout_stated=True)
+    assert (stated.parallel.tp_size, stated.n_replicas, stated.layout) == (4, 2, None)
+    assert stated.rows[0].capacity.total_sequences == 26
+
+
+def test_gpus_that_are_no_whole_replica_are_said() -> None:
     plan = make_plan(LLAMA70, deployment("h200", n_gpus=7))
-    assert (plan.parallel.tp_size, plan.n_replicas, plan.n_gpus) == (2, 3, 6)
-    with pytest.raises(RequirementError, match="up to 1 holds"):
+    assert plan.layout == f"serves most sequences; {7 - plan.n_gpus} of 7 GPUs idle"
+    with pytest.raises(RequirementError, match="up to 1 GPUs"):
         make_plan(LLAMA70, deployment("h200", n_gpus=1))
-    with pytest.raises(UsageError, match="more GPUs than"):
-        make_plan(LLAMA70, deployment("h200", n_gpus=2, parallel=Parallelism(tp_size=4)))
+
+
+def test_a_stated_size_is_honoured_or_refused() -> None:
+    with pytest.raises(RequirementError, match="fits at TP 1"):
+        make_plan(load_model("llama-3.1-405b"), deployment("h200"), is_layout_stated=True)
+    four_of_two = deployment("h200", n_gpus=2, parallel=Parallelism(tp_size=4))
+    with pytest.raises(PlacementError, match="use a multiple"):
+        make_plan(LLAMA70, four_of_two, is_layout_stated=True)
 
 
 def test_where_no_multiple_fits_rank_0_is_planned_once_and_the_largest_named() -> None:

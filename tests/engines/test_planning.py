@@ -18,15 +18,16 @@ from lrkv_plan.engines.rank_fit import rank_for_sequences
 from lrkv_plan.engines.registry import engine_named
 from lrkv_plan.errors import PlacementError, RequirementError, UsageError
 from lrkv_plan.specs.engine_settings import EngineSettings
+from lrkv_plan.specs.model import DenseFeedForward, LayerGroup, ModelSpec
 from lrkv_plan.specs.serving import Parallelism
 from tests.conftest import make_model
 
 GIB = 2**30
-BASE = make_model({"family": "mha", "n_heads": 32, "head_dim": 128}, n_layers=32)
+BASE = make_model({"family": "mha", "n_heads": 32, "head_dim": 128}, n_layers=32, model_dim=4096)
 
 
 def stated(pool_gib: float, context: int = 8192, **changes: Any) -> Deployment:
-    sizes = {k: changes.pop(k) for k in list(changes) if k in ("tp_size", "dp_size", "pp_size")}
+    sizes = {k: changes.pop(k) for k in list(changes) if k.endswith("p_size")}
     return Deployment(
         engine=engine_named(changes.pop("engine", "vllm@0.19.0")),
         settings=EngineSettings(context_tokens=context, kv_dtype=changes.pop("kv_dtype", "bf16")),
@@ -73,19 +74,45 @@ def test_advice_is_computed() -> None:
     tight = stated(3)
     assert capacity_row(BASE, tight).binds == "one sequence of this length exceeds the pool"
     advice = what_to_try(BASE, tight)
-    # 3 GiB holds 6,144 tokens of MHA; on 2 GPUs 12,288; in fp8 12,288. LRKV: 8,192 tokens need
-    # 8192 * 128 (128 + 32 r) <= 3 GiB: r <= 92, stored at 80.
+    # 3 GiB holds 6,144 tokens of MHA; on 2 GPUs 12,288; in fp8 12,288. Another design means
+    # training, which is no advice.
     assert advice == (
         "--tp-size 2 fits 1", "--kv-dtype fp8 fits 1", "--context-tokens 6144 fits 1",
-        "--attention lrkv:80 fits 1",
     )  # fmt: skip
     assert capacity_row(BASE, replace(tight, parallel=Parallelism(tp_size=2))).max_sequences == 1
-    assert capacity_row(swap_attention(BASE, "lrkv:80"), tight).max_sequences == 1
-    assert capacity_row(swap_attention(BASE, "lrkv:96"), tight).max_sequences == 0
+
+
+def test_advice_stays_within_the_model_and_the_gpus() -> None:
+    short = BASE.model_copy(update={"max_context_tokens": 2000})
+    assert capacity_row(short, stated(3)).beyond_model_maximum
+    assert not capacity_row(short, stated(3, context=2000)).beyond_model_maximum
+    assert "--context-tokens 1792 fits 1" in what_to_try(short, stated(3))  # 7 * 256
+    two = what_to_try(BASE, stated(1, n_gpus=2))  # TP 2 holds 4,096 tokens, TP 4 would hold 8,192
+    assert not any("--tp-size" in advice for advice in two)
+
+
+def test_a_pool_larger_than_the_gpu_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"h100-sxm has 80\.00 GiB in all"):
+        capacity_row(BASE, stated(80.5, hardware=load_hardware("h100-sxm")))
+
+
+def test_an_engine_runs_the_sizes_that_it_knows() -> None:
+    for engine, kind in (("llama_cpp", "tp_size"), ("vllm_v0", "dp_size"), ("sglang", "dcp_size")):
+        sizes = {"tp_size": 2, kind: 2} if kind == "dcp_size" else {kind: 2}
+        with pytest.raises(PlacementError, match=f"{engine} does not run {kind}"):
+            capacity_row(BASE, stated(8, engine=engine, **sizes))
+    sliced = stated(8, dp_size=2, ep_size=2)
+    with pytest.raises(PlacementError, match="has no experts"):
+        capacity_row(BASE.model_copy(update={"layers": _with_dense(BASE)}), sliced)
+
+
+def _with_dense(model: ModelSpec) -> tuple[LayerGroup, ...]:
+    block = DenseFeedForward(hidden_dim=16, gated=True)
+    return tuple(group.model_copy(update={"feed_forward": block}) for group in model.layers)
 
 
 def test_refusals_stand_beside_answers() -> None:
-    models = [BASE, swap_attention(BASE, "gqa:8")]
+    models = [("mha", BASE), ("gqa:8", swap_attention(BASE, "gqa:8"))]
     answers = capacity_answers(models, [stated(8), stated(8, tp_size=3)])
     assert [a.row is not None for a in answers] == [True, True, False, False]
     assert "32 query heads" in (answers[2].refused or "")
@@ -105,7 +132,7 @@ def test_the_smallest_layout() -> None:
     assert smallest_layout(BASE, stated(1e-6), 1) is None
     with pytest.raises(UsageError):
         smallest_layout(BASE, stated(3), 0)
-    (answer,) = smallest_layouts([BASE], [stated(1e-6)], 1)
+    (answer,) = smallest_layouts([("mha", BASE)], [stated(1e-6)], 1)
     assert answer.refused is not None
 
 
@@ -127,6 +154,16 @@ def test_the_rank_that_fits_is_the_largest() -> None:
         rank_for_sequences(BASE, deployment, 81)
 
 
+def test_a_latent_that_fits_is_at_most_as_wide_as_the_model() -> None:
+    # 1,000 times the memory: the budget would allow any latent, the hidden state is the bound.
+    answer = rank_for_sequences(BASE, stated(40_000, context=32_768), 10)
+    assert answer.latent is not None
+    assert answer.latent.value == BASE.model_dim
+    (remark,) = answer.remarks
+    assert f"beyond {BASE.model_dim:,}" in remark
+    assert rank_for_sequences(BASE, stated(40, context=32_768), 10).remarks == ()
+
+
 def test_uneven_lengths_are_admitted_in_order() -> None:
     lengths = np.array([100, 8000, 16, 17, 9000])
     row = capacity_row(BASE, stated(8, context=9000), lengths=lengths)
@@ -144,7 +181,7 @@ def test_a_model_larger_than_the_gpu_says_what_to_do() -> None:
         settings=EngineSettings(context_tokens=8192),
         hardware=load_hardware("l4"),
     )
-    (answer,) = capacity_answers([load_model("llama-3.1-70b")], [deployment])
+    (answer,) = capacity_answers([("gqa:8", load_model("llama-3.1-70b"))], [deployment])
     assert answer.row is not None
     assert answer.row.binds == "weights and runtime leave no memory"
     assert answer.row.kv_tokens == 0

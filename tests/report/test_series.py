@@ -128,8 +128,7 @@ def test_capacity_lines_stop_where_nothing_fits() -> None:
         )
         for tokens in (1024, 4096, 8192)
     ]  # fmt: skip
-    models = [design for _, design in designs(PAPER, ["mha", "mqa"])]
-    figure = capacity_vs_context(PAPER, capacity_answers(models, asked))
+    figure = capacity_vs_context(PAPER, capacity_answers(designs(PAPER, ["mha", "mqa"]), asked))
     # MHA: 165,888 B per token; 2**30 = 6,472 tokens
     assert one(figure, "mha").y == (6, 1, 0)
     assert one(figure, "mqa").y == (113, 28, 14)  # 9,216 B per token: 116,508 tokens

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import lrkv_plan
 from lrkv_plan.cli import capacity_inputs
 from lrkv_plan.cli.app import app
+from lrkv_plan.engines.latency import LatencyTarget
 from lrkv_plan.report.report_request import ReportRequest
 from lrkv_plan.report.settled import settle
 from lrkv_plan.report.slider_grid import Measure, SliderGrid, slider_grid
@@ -25,10 +26,13 @@ def grid_of(model: str, **options: Any) -> SliderGrid:
         "n_gpus": None, "weight_dtype": None, "weights": None, "utilisation": None,
         "kv_memory": None, "alignment": 16, "spec_dir": None,
     }  # fmt: skip
-    deployment = capacity_inputs.one_deployment(gpu=GPU, **{**told, **options})
+    spec = lrkv_plan.load_model(model)
+    deployment = capacity_inputs.one_deployment(
+        model_text=model, model=spec, gpu=GPU, **{**told, **options}
+    )
     request = ReportRequest(
-        model=lrkv_plan.load_model(model), deployment=deployment, model_text=model, gpu_text=GPU,
-        relatives=load_all_hardware(),
+        model=spec, deployment=deployment, model_text=model, gpu_text=GPU,
+        target=LatencyTarget(relatives=tuple(load_all_hardware())),
     )  # fmt: skip
     return slider_grid(settle(request))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -66,8 +67,34 @@ def test_text_keeps_markup_and_every_digit() -> None:
     text = render(TABLE, Format.TABLE)
     assert "a [bold]|<b>" in text
     assert "339,738,624" in text
-    assert "note: one remark" in text
+    assert "one remark" not in text  # a command says remarks on stderr
     assert "\x1b" not in text
+
+
+HOSTILE_NAME = "\x1b[31mRED\x1b[0m\x1b]0;x\x07\x9b\0\u202e\ud800"
+
+
+@pytest.mark.parametrize("output_format", list(Format))
+def test_no_control_character_leaves_in_any_format(output_format: Format) -> None:
+    table = Table(
+        title=HOSTILE_NAME, inputs={"name": HOSTILE_NAME}, rows=[{"n": HOSTILE_NAME}],
+        columns=(Column(key="n", title="n"),), remarks=(HOSTILE_NAME,),
+    )  # fmt: skip
+    for one in (table, replace(table, text=f"name: {HOSTILE_NAME}\n")):
+        text = render(one, output_format)
+        assert not any(ord(c) < 32 and c != "\n" for c in text)
+        assert not set(text) & set("\x07\x9b\0\u202e\ud800")
+        text.encode()  # nothing that UTF-8 cannot hold
+    if output_format is Format.JSON:
+        assert json.loads(render(table, output_format))["rows"] == [{"n": HOSTILE_NAME}]
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1+1", "-2+3", "@SUM(A1)", "\t=1"])
+def test_no_csv_cell_is_a_formula(name: str) -> None:
+    table = Table(title="t", inputs={}, rows=[{"name": name, "n": -1.5}], columns=())
+    (row,) = csv.DictReader(io.StringIO(render(table, Format.CSV)))
+    assert row["name"].startswith("'")
+    assert row["n"] == "-1.5"  # numbers stay numbers
 
 
 def test_a_narrow_terminal_folds_and_cuts_nothing() -> None:

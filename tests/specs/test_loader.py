@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,12 @@ import pytest
 
 from lrkv_plan import load_hardware, load_model
 from lrkv_plan.errors import SpecError
-from lrkv_plan.specs.loader import HARDWARE_FOLDER, MODEL_FOLDER, shipped_files
+from lrkv_plan.specs.loader import (
+    HARDWARE_FOLDER,
+    MODEL_FOLDER,
+    load_all_hardware,
+    shipped_files,
+)
 
 GOOD = """
 name: toy
@@ -160,3 +166,49 @@ def test_shipped_hardware_names_and_aliases_are_unique() -> None:
 def test_spec_dir_shadows_the_shipped_files(tmp_path: Path) -> None:
     shutil.copy(shipped_files(HARDWARE_FOLDER)[0], tmp_path / "mine.yaml")
     assert tmp_path / "mine.yaml" in shipped_files(HARDWARE_FOLDER, tmp_path)
+
+
+def test_what_a_path_leads_to_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p.json")
+    (tmp_path / "dangling.yaml").symlink_to("none")
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "config.json").symlink_to("/dev/zero")
+    for name, reason in (
+        ("p.json", "is a named pipe"), ("dangling.yaml", "a link to nothing"),
+        ("loop.yaml", "levels of symbolic links"), ("folder", "is a device"),
+        ("x" * 300 + ".json", "File name too long"), ("p.json/x.json", "no such file"),
+        ("a\udcff.yaml", "no such file or folder"),
+    ):  # fmt: skip
+        with pytest.raises(SpecError, match=reason):
+            load_model(str(tmp_path / name))
+    with pytest.raises(SpecError, match="no such user"):
+        load_model("~nosuchuser/x.json")
+
+
+def test_a_folder_of_specs_is_searched_within_bounds(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"--spec-dir .*none: no such folder"):
+        load_model("llama-3.1-8b", spec_dir=tmp_path / "none")
+    assert load_model("llama-3.1-8b", spec_dir=tmp_path).name == "llama-3.1-8b"
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(SpecError, match=r"pipe\.yaml: cannot be read: is a named pipe"):
+        load_hardware("no-such-gpu", spec_dir=tmp_path)
+    (tmp_path / "pipe.yaml").unlink()
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    with pytest.raises(SpecError, match="levels of symbolic links"):
+        load_all_hardware(tmp_path)
+    (tmp_path / "loop.yaml").unlink()
+    (tmp_path / "large.yaml").write_bytes(bytes(3 * 2**20))
+    with pytest.raises(SpecError, match="more than 2 MiB of YAML"):
+        load_all_hardware(tmp_path)
+    (tmp_path / "large.yaml").unlink()
+    for number in range(1_001):
+        (tmp_path / f"{number}.yaml").touch()
+    with pytest.raises(SpecError, match="more than 1,000 files"):
+        load_hardware("no-such-gpu", spec_dir=tmp_path)
+
+
+def test_many_errors_in_one_file_are_counted_not_compared(write) -> None:  # type: ignore[no-untyped-def]
+    wrong = "layer_order: [" + "x, " * 20_000 + "]\n"
+    with pytest.raises(SpecError, match=r"layer_order\.0: 'x'.*and 19,?999 more"):
+        load_model(write(GOOD + wrong))

@@ -123,6 +123,9 @@ def measure(group: Group, options: Options, progress: Progress) -> Found:
     kind, load_before = group.device.type, load_average()
     cases = cases_of(options, kind)
     planned = [(case, policies_of(case, group.n_workers, options.policies)) for case in cases]
+    used = {placement.policy for _, chosen in planned for placement in chosen}
+    if idle := [policy for policy in options.policies if policy not in used]:
+        raise UsageError(f"--policy {idle[0]}: none of the designs can be placed so")
     for case, chosen in planned:
         group.agree(partial(check, group, case, [p.policy for p in chosen]))
     link = link_of(group, options, progress)

@@ -8,8 +8,21 @@ from dataclasses import replace
 
 import torch
 
-from lrkv_plan.calibration.machine import describe, load_average, measured_peaks, stopwatch_of
-from lrkv_plan.calibration.run_info import RUN_FILE, SAMPLES_FILE, RunInfo, write_run_info
+from lrkv_plan.calibration.folder_lock import alone
+from lrkv_plan.calibration.machine import (
+    N_YARDSTICKS,
+    describe,
+    load_average,
+    measured_peaks,
+    stopwatch_of,
+)
+from lrkv_plan.calibration.run_info import (
+    RUN_FILE,
+    SAMPLES_FILE,
+    RunInfo,
+    write_run_info,
+    yardsticks,
+)
 from lrkv_plan.calibration.tensor_parallel import all_reduce
 from lrkv_plan.calibration.tensor_parallel.arguments import Options
 from lrkv_plan.calibration.tensor_parallel.group import Group
@@ -31,6 +44,7 @@ from lrkv_plan.calibration.tensor_parallel.report import (
     to_json,
     to_markdown,
 )
+from lrkv_plan.calibration.whole_folder import made, write_together
 from lrkv_plan.errors import CalibrationError, UsageError
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.loader import validate
@@ -69,7 +83,7 @@ def check_output(options: Options, device: torch.device) -> None:
 
 
 def write(group: Group, found: Found, options: Options) -> Report:
-    """Fit, then write every file; worker 0 alone does it.
+    """Fit, then add the samples and write all other files together; worker 0 alone does it.
 
     Raises
     ------
@@ -87,23 +101,25 @@ def write(group: Group, found: Found, options: Options) -> Report:
     table = all_reduce.as_csv(
         found.points, gpu=found.device_name, backend=group.backend, version=version
     )
-    write_whole(folder / MESSAGES_FILE, table, force=options.force)
-    append_samples(folder / SAMPLES_FILE, [r.sample for r in found.results if r.sample])
-    if not (folder / RUN_FILE).exists():
-        write_run_info(folder, _run_info(group, found, options))
-    try:
-        _write_profile(group, found, options, report)
-    except CalibrationError as error:
-        report = replace(report, refused=str(error))
-    write_whole(folder / REPORT_FILES[0], to_markdown(report), force=options.force)
-    write_whole(folder / REPORT_FILES[1], to_json(report), force=options.force)
+    contents: dict[str, str | bytes] = {MESSAGES_FILE: table}
+    with made(folder), alone(folder):
+        append_samples(folder / SAMPLES_FILE, [r.sample for r in found.results if r.sample])
+        if not (folder / RUN_FILE).exists():
+            write_run_info(folder, _run_info(group, found, options))
+        try:
+            contents |= _profile(group, found, options, report)
+        except CalibrationError as error:
+            report = replace(report, refused=str(error))
+        contents |= dict(zip(REPORT_FILES, (to_markdown(report), to_json(report)), strict=True))
+        write_together(folder, contents, force=options.force)
     return report
 
 
-def _write_profile(group: Group, found: Found, options: Options, report: Report) -> None:
+def _profile(group: Group, found: Found, options: Options, report: Report) -> dict[str, str]:
+    """The profile's file name and its text, which reads as a profile; empty if there is none."""
     base = base_profile(options.gpu, group.device)
     if base is None:
-        return
+        return {}
     fitted = [p for p in found.points if p.dtype == found.dtype]
     measured = Measured(
         n_workers=group.n_workers, backend=group.backend, torch_version=torch.__version__,
@@ -113,14 +129,13 @@ def _write_profile(group: Group, found: Found, options: Options, report: Report)
     )  # fmt: skip
     profile, path = base
     text = calibrated_text(profile, path, entry_of(report.fit, measured), found.link)
-    target = options.output / calibrated_name(path)
-    trial = target.with_name(f".{target.name}.new")
+    trial = options.output / f".{calibrated_name(path)}.new"
     write_whole(trial, text, force=True)
     try:
         validate(HardwareProfile, read_yaml(trial), trial)
-        write_whole(target, text, force=options.force)
     finally:
         trial.unlink(missing_ok=True)
+    return {calibrated_name(path): text}
 
 
 def _inputs(group: Group, found: Found, options: Options) -> dict[str, object]:
@@ -151,7 +166,8 @@ def _remarks(group: Group, options: Options) -> tuple[str, ...]:
 def _run_info(group: Group, found: Found, options: Options) -> RunInfo:
     """Provenance for the kernel fit; peaks of one worker while the others wait."""
     watch = stopwatch_of(group.device)
-    facts = describe(group.device) | measured_peaks(group.device, (found.dtype,), watch)
+    rates = [measured_peaks(group.device, (found.dtype,), watch) for _ in range(N_YARDSTICKS)]
+    facts = describe(group.device) | yardsticks(rates)
     facts |= {"load_average": found.load_before, "load_average_end": load_average()}
     return RunInfo(
         device="cuda" if group.on_gpu else "cpu", threads=1, date=_today(), seed=options.seed,

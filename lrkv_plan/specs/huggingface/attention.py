@@ -23,8 +23,17 @@ _OWN_KEYS = {
     ("sliding", "v_head_dim"): "swa_v_head_dim",
     ("full", "head_dim"): "global_head_dim",
 }
+# Keys that are read only after the heads of a layer are known.
+LATE_KEYS = (
+    *_OWN_KEYS.values(), "v_head_dim", "num_global_key_value_heads", "attention_k_eq_v",
+    "attention_other_setting", "index_head_dim", "index_kpool",
+)  # fmt: skip
 # Bytes of one sparse-index key beyond its fp8 scalars: one fp32 scale.
 _INDEX_SCALE_BYTES = 4
+
+
+class GuessError(SpecError):
+    """A head count or width that is not stated, and that only a known type's code would settle."""
 
 
 def switch(fields: Fields, rule: Switch) -> bool:
@@ -81,7 +90,7 @@ def _head_dim(fields: Fields, known: ModelType, hidden: int, heads: int) -> int:
         return stated
     name = fields.text("model_type")
     if not known.head_dim_is_quotient:
-        raise SpecError(
+        raise GuessError(
             f"{fields.path}: {fields.prefix}head_dim: is missing, and hidden_size / "
             f"num_attention_heads would be a guess for model_type {name!r}; add it to the file"
         )
@@ -117,7 +126,7 @@ def _kv_heads(fields: Fields, known: ModelType, kind: str, heads: int) -> int:
         fields.assume(f"num_key_value_heads: absent, so {heads} like the heads, as {name} reads it")
         return heads
     key = "multi_query" if decides else KV_HEAD_KEYS[0]
-    raise SpecError(
+    raise GuessError(
         f"{fields.path}: {fields.prefix}{key}: is missing, and one KV head per head would be a "
         f"guess for model_type {name!r}; add it to the file"
     )
@@ -131,6 +140,7 @@ _ATTENTION_TYPES = {
 def _flagged_kv_heads(fields: Fields, heads: int) -> int | None:
     """The number that a flag fixes: multi_query, attention_head_type, MPT's attn_config."""
     if fields.flag("new_decoder_architecture"):
+        fields.settle("multi_query")
         return None
     if fields.has("multi_query"):
         return 1 if fields.flag("multi_query") else heads
@@ -165,7 +175,11 @@ def _inner_kv_heads(inner: Fields, heads: int) -> int | None:
 
 
 def _latent(fields: Fields, known: ModelType) -> dict[str, Any]:
-    """MLA; without q_lora_rank (V2-Lite, Moonlight) the query has no latent."""
+    """MLA; without q_lora_rank (V2-Lite, Moonlight) the query has no latent.
+
+    One latent serves every head, so KV heads and a common head width say nothing more.
+    """
+    fields.settle("num_key_value_heads", "head_dim", "qk_head_dim")
     return {
         "family": "mla",
         "n_heads": fields.needed(*HEAD_KEYS, most=MAX_HEADS),
@@ -179,15 +193,26 @@ def _latent(fields: Fields, known: ModelType) -> dict[str, Any]:
 
 
 def _index(fields: Fields) -> dict[str, Any]:
-    """Keys of the sparse-attention index: fp8, with one scale per key."""
+    """Keys of the sparse-attention index: fp8, with one scale per key.
+
+    ``index_kpool`` tokens (GLM-5.3) share one pooled key: 132 / 4 = 33 bytes per token and layer,
+    as in the index cache of vLLM's glm5next.
+    """
     width = fields.integer("index_head_dim", most=MAX_WIDTH)
     if width is None:
         return {}
+    fields.settle("index_n_heads")  # queries and weights; the keys have one head
+    row_bytes = width + _INDEX_SCALE_BYTES
+    pool_tokens = fields.integer("index_kpool", most=MAX_WIDTH) or 1
+    if row_bytes % pool_tokens:
+        raise fields.error(
+            "index_kpool", f"{row_bytes} bytes of an index key over that many tokens are not whole"
+        )
     return {
         "index": (
             {
                 "name": "index_key",
-                "bytes_per_copy": width + _INDEX_SCALE_BYTES,
+                "bytes_per_copy": row_bytes // pool_tokens,
                 "sharding": "replicated",
             },
         )

@@ -9,7 +9,13 @@ from pydantic import ValidationError
 
 from lrkv_plan.errors import SpecError
 from lrkv_plan.specs.explain import explain
-from lrkv_plan.specs.huggingface.attention import attention_of, switch
+from lrkv_plan.specs.huggingface.attention import (
+    HEAD_KEYS,
+    LATE_KEYS,
+    GuessError,
+    attention_of,
+    switch,
+)
 from lrkv_plan.specs.huggingface.encoder_decoder import decoder_of, is_encoder_decoder
 from lrkv_plan.specs.huggingface.feed_forward import feed_forwards_of
 from lrkv_plan.specs.huggingface.fields import MAX_WIDTH, Fields
@@ -24,6 +30,7 @@ from lrkv_plan.specs.huggingface.model_types import (
 from lrkv_plan.specs.huggingface.nesting import HIDDEN_KEYS, language_part
 from lrkv_plan.specs.huggingface.puzzle import puzzle_layers
 from lrkv_plan.specs.huggingface.recurrent import state_of
+from lrkv_plan.specs.huggingface.unread import check_unread
 from lrkv_plan.specs.huggingface.whole_model import model_name, source_of, whole_model
 from lrkv_plan.specs.model import LayerGroup, ModelSpec
 
@@ -49,14 +56,18 @@ def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
     >>> model.layers[0].attention.label(), model.remarks[0]
     ('gqa:8', 'head_dim: hidden_size / num_attention_heads = 128, as llama computes it')
     """
-    fields, towers = language_part(Fields(config, path))
+    whole_file = Fields(config, path)
+    fields, towers = language_part(whole_file)
     _refuse_unsupported(fields)
     known = model_type_of(fields.text("model_type"))
-    described = decoder_of(fields) if is_encoder_decoder(fields) else _decoder_only(fields, known)
+    described = _described(whole_file, fields, known)
     whole = whole_model(fields, known)
     parts = [*described.pop("uncounted_parts"), *known.uncounted, *towers]
+    if known.bias_key and not fields.has(known.bias_key):
+        parts.append(f"biases of query, key and value, if {known.bias_key}, which is not stated")
     if known.extra_positions is not None and whole["position_embeddings"] is None:
         parts.append("learned position embeddings, whose number is not stated")
+    check_unread(whole_file, fields)
     try:
         return ModelSpec.model_validate(
             {
@@ -72,16 +83,31 @@ def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
         raise SpecError(f"{path}: {explain(error)}") from None
 
 
+def _described(whole_file: Fields, fields: Fields, known: ModelType) -> dict[str, Any]:
+    """``ModelSpec`` keys of the layers, from a decoder or an encoder-decoder."""
+    if is_encoder_decoder(fields):
+        return decoder_of(fields)
+    try:
+        return _decoder_only(fields, known)
+    except SpecError as error:
+        # A type that is not known is told by its own keys rather than by what they stand for.
+        if isinstance(error, GuessError) or not fields.has(*HEAD_KEYS):
+            fields.settle(*LATE_KEYS)
+            check_unread(whole_file, fields)
+        raise
+
+
 def _refuse_unsupported(fields: Fields) -> None:
     name = (fields.text("model_type") or "").removesuffix("_text")
     if name in UNSUPPORTED_TYPES:
         raise fields.error("model_type", f"not supported: {UNSUPPORTED_TYPES[name]}")
     for key, reason in UNSUPPORTED_KEYS.items():
-        if fields.data.get(key) not in (None, False, []):
+        if fields.value(key) not in (None, False, []):
             raise fields.error(key, f"not supported: {reason}")
-    missing = [key for key in model_type_of(name).must_state if not fields.has(key)]
-    if missing:
-        raise SpecError(f"{fields.path}: {fields.prefix}{missing[0]}: is missing or null")
+    for key in model_type_of(name).must_state:
+        spellings = key.split("|")
+        if not fields.has(*spellings):
+            raise fields.missing(*spellings)
 
 
 def _decoder_only(fields: Fields, known: ModelType) -> dict[str, Any]:
@@ -102,7 +128,7 @@ def _decoder_only(fields: Fields, known: ModelType) -> dict[str, Any]:
 def _rows(fields: Fields, known: ModelType, hidden: int) -> list[dict[str, Any]]:
     """One ``LayerGroup`` input per layer."""
     layers = layers_of(fields, known)
-    mixers = {mixer: _mixer(fields, known, mixer, hidden) for mixer in {x.mixer for x in layers}}
+    mixers = _mixers(fields, known, {layer.mixer for layer in layers}, hidden)
     blocks = feed_forwards_of(fields, known, layers, hidden)
     return [
         {"count": 1, **_layer(mixers[layer.mixer], layer), "feed_forward": block}
@@ -110,11 +136,18 @@ def _rows(fields: Fields, known: ModelType, hidden: int) -> list[dict[str, Any]]
     ]
 
 
-def _mixer(fields: Fields, known: ModelType, mixer: str, hidden: int) -> dict[str, Any]:
-    group: dict[str, Any] = {"state": state_of(fields, mixer, hidden), **window_of(fields, mixer)}
-    if mixer in _ATTENDING:
-        group |= attention_of(fields, known, mixer, hidden)
-    return group
+def _mixers(
+    fields: Fields, known: ModelType, names: set[str], hidden: int
+) -> dict[str, dict[str, Any]]:
+    """``LayerGroup`` keys of each mixer. Attention comes last, when all other keys were taken."""
+    mixers: dict[str, dict[str, Any]] = {
+        name: {"state": state_of(fields, name, hidden), **window_of(fields, name)}
+        for name in sorted(names)
+    }
+    for name, group in mixers.items():
+        if name in _ATTENDING:
+            group |= attention_of(fields, known, name, hidden)
+    return mixers
 
 
 def _layer(mixer: dict[str, Any], layer: Layer) -> dict[str, Any]:
@@ -158,7 +191,7 @@ def _uncounted(fields: Fields, known: ModelType, groups: list[LayerGroup]) -> tu
         parts.append(known.experts.uncounted)
     if not fields.flag("no_bias", default=True):
         parts.append("biases (no_bias is false)")
-    parts += [part for key, part in UNCOUNTED_KEYS.items() if fields.data.get(key)]
+    parts += [part for key, part in UNCOUNTED_KEYS.items() if fields.value(key)]
     if fields.has("sparse_attention_config"):
         fields.assume(
             "sparse_attention_config: how index keys are stored is not public; they are not counted"

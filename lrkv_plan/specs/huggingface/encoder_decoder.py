@@ -59,6 +59,8 @@ def decoder_of(fields: Fields) -> dict[str, Any]:
             f"{fields.path}: {fields.prefix}model_type: {name!r}: this encoder-decoder is not "
             f"known; known: {known}"
         )
+    own = ("is_encoder_decoder", "num_layers", "num_hidden_layers", "scale_embedding")
+    fields.settle(*own, *(key for key in fields.data if key.startswith("encoder_")))
     n_layers = fields.needed(keys.layers, most=MAX_LAYERS // 2)
     hidden = fields.needed("d_model", "hidden_size", most=MAX_WIDTH)
     attention = _attention(fields, keys, hidden)

@@ -6,18 +6,37 @@ None and a remark says why.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from lrkv_plan.errors import shown
 from lrkv_plan.specs.huggingface.attention import switch
-from lrkv_plan.specs.huggingface.fields import MAX_EXPERTS, MAX_LAYERS, MAX_WIDTH, Fields
+from lrkv_plan.specs.huggingface.fields import (
+    MAX_EXPERTS,
+    MAX_LAYERS,
+    MAX_WIDTH,
+    Fields,
+)
 from lrkv_plan.specs.huggingface.layers import Layer
 from lrkv_plan.specs.huggingface.model_types import Experts, ModelType
 
-EXPERT_COUNT_KEYS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
+EXPERT_COUNT_KEYS = (
+    "n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts",
+    "moe_num_primary_experts",
+)  # fmt: skip
 _ACTIVE_KEYS = (
     "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k",
-    "experts_per_token",
+    "experts_per_token", "moe_k", "moe_num_active_primary_experts",
+)  # fmt: skip
+# A number of experts under any spelling; those that every token takes are none.
+_EXPERT_COUNT = re.compile(r"(?:\w+_)?(?:n|num)_(?:\w+_)?experts?|(?:n|num|moe)_experts?")
+_NO_COUNT = re.compile(r"shared|active|activated|selected|zero")
+_DENSE_FIRST_KEYS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+# Other keys that place the mixtures; a list with one entry per layer makes them moot.
+_PLACING_KEYS = (
+    *_DENSE_FIRST_KEYS, "mlp_only_layers", "moe_layers", "moe_layer_freq", "decoder_sparse_step",
+    "interleave_moe_layer_step", "moe_layer_interval", "moe_layer_end_index",
+    "expert_layer_period", "expert_layer_offset",
 )  # fmt: skip
 NO_BLOCK = {"kind": "none"}
 
@@ -30,6 +49,13 @@ def feed_forwards_of(
         name = shown(fields.text("model_type"))
         fields.assume(
             f"model_type {name} is not known here: norms, biases and feed-forward are left out"
+        )
+        return [NO_BLOCK if layer.block == "none" else None for layer in layers]
+    unread = _unread_experts(fields, known)
+    if unread is not None:
+        fields.assume(
+            f"feed_forward: left out, {unread} states experts and a {fields.text('model_type')} "
+            "is read as dense here"
         )
         return [NO_BLOCK if layer.block == "none" else None for layer in layers]
     uses_experts = _expert_layers(fields, known, len(layers))
@@ -54,21 +80,23 @@ def _expert_layers(fields: Fields, known: ModelType, n_layers: int) -> list[bool
         return [False] * n_layers
     types = fields.choices("mlp_layer_types", {"dense": "dense", "sparse": "sparse"}, n_layers)
     if types is not None:
+        fields.settle(*_PLACING_KEYS)
         return [kind == "sparse" for kind in types]
-    dense_first = fields.integer("first_k_dense_replace", most=MAX_LAYERS, least=0) or 0
+    dense_first = fields.integer(*_DENSE_FIRST_KEYS, most=MAX_LAYERS, least=0) or 0
     dense_only = fields.indices("mlp_only_layers", n_layers) or set()
     chosen = fields.indices("moe_layers", n_layers)
     steps = [
         (fields.integer(key, most=MAX_LAYERS) or 1, 1)
-        for key in ("decoder_sparse_step", "interleave_moe_layer_step")
+        for key in ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
     ]
+    last = _last_expert_layer(fields, n_layers)
     period = fields.integer("expert_layer_period", most=MAX_LAYERS) or 1
     offset = fields.integer("expert_layer_offset", most=MAX_LAYERS, least=0) or 0
     every = _frequency(fields, n_layers)
     if chosen:
         return [i in chosen for i in range(n_layers)]
     return [
-        i >= dense_first
+        dense_first <= i <= last
         and i not in dense_only
         and all((i + shift) % step == 0 for step, shift in steps)
         and i % period == offset % period
@@ -77,29 +105,50 @@ def _expert_layers(fields: Fields, known: ModelType, n_layers: int) -> list[bool
     ]
 
 
+def _last_expert_layer(fields: Fields, n_layers: int) -> int:
+    """Ernie 4.5: ``moe_layer_end_index``, where -1 means the last layer."""
+    key = "moe_layer_end_index"
+    if fields.value(key) == -1:
+        return n_layers - 1
+    last = fields.integer(key, most=MAX_LAYERS, least=0)
+    return n_layers - 1 if last is None else last
+
+
 def _frequency(fields: Fields, n_layers: int) -> list[bool]:
     """``moe_layer_freq``: a number n (every n-th layer from 0) or a list of 0 and 1."""
-    if isinstance(fields.data.get("moe_layer_freq"), list):
+    if isinstance(fields.value("moe_layer_freq"), list):
         listed = fields.choices("moe_layer_freq", {0: "", 1: "experts"}, n_layers) or []
         return [bool(word) for word in listed]
     n = fields.integer("moe_layer_freq", most=MAX_LAYERS) or 1
     return [i % n == 0 for i in range(n_layers)]
 
 
+def _unread_experts(fields: Fields, known: ModelType) -> str | None:
+    """The key of a dense type's file that states more than one expert."""
+    if known.experts is not None:
+        return None
+    for key, value in fields.data.items():
+        counts = _EXPERT_COUNT.fullmatch(key[:80]) and not _NO_COUNT.search(key[:80])
+        if counts and value not in (None, False, 0, 1, "", []):
+            return shown(key)
+    return None
+
+
 def _is_mixture(fields: Fields, rule: Experts) -> bool:
     """False where the file itself says that there are no experts."""
     if rule.dense_beside and not fields.flag("enable_moe_block"):
         return False
-    return not any(fields.data.get(key) == 0 for key in EXPERT_COUNT_KEYS)
+    return not any(fields.value(key) == 0 for key in EXPERT_COUNT_KEYS)
 
 
 def _mixture(fields: Fields, known: ModelType) -> dict[str, Any] | None:
     rule = known.experts
     if rule is None or not _is_mixture(fields, rule):
         return None
-    n_experts = fields.integer(*EXPERT_COUNT_KEYS, most=MAX_EXPERTS, least=0)
-    active = fields.integer(*_ACTIVE_KEYS, most=MAX_EXPERTS)
-    width = fields.integer(rule.width, most=MAX_WIDTH)
+    inner = (fields.part(rule.part) if rule.part else None) or fields
+    n_experts = inner.integer(*EXPERT_COUNT_KEYS, most=MAX_EXPERTS, least=0)
+    active = inner.integer(*_ACTIVE_KEYS, most=MAX_EXPERTS)
+    width = inner.integer(rule.width, most=MAX_WIDTH)
     placed = not rule.placed_by or fields.has(*rule.placed_by, "hybrid_override_pattern")
     shared_stated = rule.shared is None or rule.shared in fields.data
     narrow = fields.has("moe_latent_size", "latent_moe_size", "routed_expert_hidden_size")
@@ -162,7 +211,7 @@ def _stated_width(fields: Fields, known: ModelType, hidden: int) -> int | None:
         return fields.integer(rule.shared, most=MAX_WIDTH)
     stated = fields.integer(*known.dense_width, most=MAX_WIDTH) if known.dense_width else None
     if stated is not None:
-        return _adjusted(fields, stated)
+        return _adjusted(fields, stated // known.dense_width_divisor)
     ratio = fields.number("expansion_ratio")
     if ratio is not None:
         return int(ratio * hidden)

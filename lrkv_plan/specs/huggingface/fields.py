@@ -1,6 +1,7 @@
 """Typed reading of one config.json mapping: a value is checked where it is taken.
 
-Null counts as absent, as in the code that reads these files. Nothing here knows a model.
+Null counts as absent, as in the code that reads these files. Nothing here knows a model. Every key
+that is taken is remembered, so that the importer can say which keys nothing read.
 """
 
 from __future__ import annotations
@@ -20,15 +21,24 @@ MAX_EXPERTS = 1_000_000
 
 
 class Fields:
-    """A mapping of a config.json, its place in the file, and the assumptions made so far."""
+    """A mapping of a config.json, its place in the file, and the assumptions made so far.
+
+    ``read`` holds the full names of the keys that were taken, here and in the parts of the file.
+    """
 
     def __init__(
-        self, data: dict[str, Any], path: Path, prefix: str = "", remarks: list[str] | None = None
+        self,
+        data: dict[str, Any],
+        path: Path,
+        prefix: str = "",
+        remarks: list[str] | None = None,
+        read: set[str] | None = None,
     ) -> None:
         self.data = data
         self.path = path
         self.prefix = prefix
         self.remarks: list[str] = [] if remarks is None else remarks
+        self.read: set[str] = set() if read is None else read
 
     def assume(self, text: str) -> None:
         """Record a sentence for ``ModelSpec.remarks``, once."""
@@ -40,9 +50,24 @@ class Fields:
         value = f"{shown(self.data[key])}: " if key in self.data else ""
         return SpecError(f"{self.path}: {self.prefix}{key}: {value}{problem}")
 
+    def missing(self, *keys: str) -> SpecError:
+        """``path: key (or other spellings): is missing or null``, to be raised."""
+        others = f" (or {', '.join(keys[1:])})" if len(keys) > 1 else ""
+        return SpecError(f"{self.path}: {self.prefix}{keys[0]}{others}: is missing or null")
+
     def has(self, *keys: str) -> bool:
         """Whether any of the keys holds something other than null."""
-        return any(self.data.get(key) is not None for key in keys)
+        values = [self.value(key) for key in keys]  # each counts as read
+        return any(value is not None for value in values)
+
+    def value(self, key: str) -> Any:
+        """What stands under a key, unchecked; None if absent."""
+        self.read.add(self.prefix + key)
+        return self.data.get(key)
+
+    def settle(self, *keys: str) -> None:
+        """Count keys as read that what was read already makes moot."""
+        self.read.update(self.prefix + key for key in keys)
 
     def integer(self, *keys: str, most: int, least: int = 1) -> int | None:
         """The whole number under one of several spellings, or None if all are absent.
@@ -66,13 +91,12 @@ class Fields:
         """Like ``integer``, but an absent value is an error that names every spelling."""
         value = self.integer(*keys, most=most, least=least)
         if value is None:
-            others = f" (or {', '.join(keys[1:])})" if len(keys) > 1 else ""
-            raise SpecError(f"{self.path}: {self.prefix}{keys[0]}{others}: is missing or null")
+            raise self.missing(*keys)
         return value
 
     def number(self, key: str) -> float | None:
         """A positive number up to the largest width, whole or not."""
-        value = self.data.get(key)
+        value = self.value(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -83,7 +107,7 @@ class Fields:
 
     def flag(self, key: str, default: bool = False) -> bool:
         """True or false; ``default`` if absent."""
-        value = self.data.get(key)
+        value = self.value(key)
         if value is None:
             return default
         if not isinstance(value, bool):
@@ -93,7 +117,7 @@ class Fields:
     def text(self, *keys: str) -> str | None:
         """The text under the first spelling that is present."""
         for key in keys:
-            value = self.data.get(key)
+            value = self.value(key)
             if value is not None:
                 if not isinstance(value, str):
                     raise self.error(key, "must be text")
@@ -102,7 +126,7 @@ class Fields:
 
     def items(self, key: str, length: int | None = None) -> list[Any] | None:
         """The list under a key; with ``length`` it must have as many entries."""
-        value = self.data.get(key)
+        value = self.value(key)
         if value is None:
             return None
         if not isinstance(value, list):
@@ -136,12 +160,12 @@ class Fields:
 
     def part(self, key: str) -> Fields | None:
         """The mapping under a key; its assumptions are recorded here too."""
-        value = self.data.get(key)
+        value = self.value(key)
         if value is None:
             return None
         if not isinstance(value, dict):
             raise self.error(key, "must be a mapping")
-        return Fields(value, self.path, f"{self.prefix}{key}.", self.remarks)
+        return Fields(value, self.path, f"{self.prefix}{key}.", self.remarks, self.read)
 
 
 def is_whole(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """Which mixer each layer has: full, sliding or chunked attention, a recurrent block, or none.
 
-A mixer is named by one word: full, sliding, chunked, linear, mamba, conv, parallel (attention and
-mamba side by side) or none. Lists in the file win over the rule of the model type.
+A mixer is named by one word: full, sliding, chunked, linear, mamba, conv, lru, parallel (attention
+and mamba side by side) or none. Lists in the file win over the rule of the model type.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from lrkv_plan.errors import SpecError
 from lrkv_plan.specs.huggingface.fields import MAX_LAYERS, MAX_TOKENS, Fields
+from lrkv_plan.specs.huggingface.layer_patterns import PATTERNS, every_nth_full
 from lrkv_plan.specs.huggingface.model_types import ModelType
 from lrkv_plan.specs.huggingface.nesting import LAYER_KEYS
 
@@ -30,12 +31,24 @@ _LAYER_TYPES = {
     "linear_attention": "linear", "mamba": "mamba", "mamba2": "mamba", "conv": "conv",
     "deepseek_sparse_attention": "full",
 }  # fmt: skip
+# Transformers 5 writes one word for every recurrent layer, and another for a sparse-index layer;
+# what they stand for follows from the type.
+_MAMBA_WORDS = {"linear_attention": "mamba"}
+_INDEX_WORDS = {"indexed_attention": "full"}
+_WORDS_OF_TYPE = {
+    "jamba": _MAMBA_WORDS, "bamba": _MAMBA_WORDS, "granitemoehybrid": _MAMBA_WORDS,
+    "falcon_h1": {**_MAMBA_WORDS, "hybrid": "parallel"},
+    "deepseek_v32": _INDEX_WORDS, "glm_moe_dsa": _INDEX_WORDS, "glm5_next": _INDEX_WORDS,
+}  # fmt: skip
 # Nemotron-H: every letter, or word in later files, is a block of its own.
 _PATTERN_LETTERS = {
     "M": Layer("mamba", "none"), "*": Layer("full", "none"),
     "-": Layer("none", "dense"), "E": Layer("none", "experts"),
 }  # fmt: skip
-_PATTERN_WORDS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+_PATTERN_WORDS = {
+    "mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-",
+    "moe": "E",
+}  # fmt: skip
 
 
 def layers_of(fields: Fields, known: ModelType) -> list[Layer]:
@@ -49,6 +62,8 @@ def layers_of(fields: Fields, known: ModelType) -> list[Layer]:
     if fields.text("model_type") == "nemotron_h":
         return _separate_blocks(fields)
     n_layers = fields.needed(*LAYER_KEYS, most=MAX_LAYERS)
+    if known.pattern == "only_mamba":
+        return _only_mamba(fields, n_layers)
     layers = [Layer(mixer) for mixer in _mixers(fields, known, n_layers)]
     layers = _with_shared_index(fields, layers)
     return _with_reused_caches(fields, layers)
@@ -74,12 +89,40 @@ def _separate_blocks(fields: Fields) -> list[Layer]:
     return [_PATTERN_LETTERS[letter] for letter in pattern]
 
 
+def _only_mamba(fields: Fields, n_layers: int) -> list[Layer]:
+    """Mamba, Mamba-2, FalconMamba: every block is a mixer without a feed-forward part."""
+    if fields.value("attention_layers_idx"):
+        raise fields.error("attention_layers_idx", "attention between Mamba layers is not modelled")
+    return [Layer("mamba", "none")] * n_layers
+
+
 def _with_shared_index(fields: Fields, layers: list[Layer]) -> list[Layer]:
-    types = fields.choices("indexer_types", {"full": "full", "shared": "shared"}, len(layers))
-    if types is None:
+    """GLM-5.2, GLM-5.3: layers that take over the choice of an earlier one keep no index keys."""
+    has_index = _index_layers(fields, len(layers))
+    if all(has_index):
         return layers
-    fields.assume("indexer_types: layers marked shared reuse an index and keep no index keys")
-    return [x._replace(has_index=t == "full") for x, t in zip(layers, types, strict=True)]
+    fields.assume("layers whose index is shared keep no index keys")
+    return [x._replace(has_index=own) for x, own in zip(layers, has_index, strict=True)]
+
+
+def _index_layers(fields: Fields, n_layers: int) -> list[bool]:
+    """Whether each layer has an index of its own: a list, letters, or every n-th from an offset."""
+    types = fields.choices("indexer_types", {"full": "full", "shared": "shared"}, n_layers)
+    if types is not None:
+        fields.settle("index_topk_pattern", "index_topk_freq", "index_skip_topk_offset")
+        return [kind == "full" for kind in types]
+    key = "index_topk_pattern"
+    if fields.has(key):
+        pattern = fields.text(key) or ""
+        if len(pattern) != n_layers or set(pattern) - {"F", "S"}:
+            raise fields.error(key, f"must be {n_layers} letters F (own index) and S (shared)")
+        return [letter == "F" for letter in pattern]
+    every = fields.integer("index_topk_freq", most=MAX_LAYERS) or 1
+    if every == 1:
+        fields.settle("index_skip_topk_offset")
+        return [True] * n_layers
+    first = fields.needed("index_skip_topk_offset", most=MAX_LAYERS, least=0)
+    return [max(i - first + 1, 0) % every == 0 for i in range(n_layers)]
 
 
 def _with_reused_caches(fields: Fields, layers: list[Layer]) -> list[Layer]:
@@ -92,7 +135,10 @@ def _mixers(fields: Fields, known: ModelType, n_layers: int) -> list[str]:
     for reader in _READERS:
         mixers = reader(fields, n_layers)
         if mixers is not None:
+            fields.settle(*_SETTLED_BY_LISTS)
             return _without_unused_window(fields, mixers)
+    if known.pattern:
+        return PATTERNS[known.pattern](fields, n_layers)
     if fields.text("model_type") in ("llama4", "llama4_text"):
         return _chunked_between_global(fields, n_layers)
     return _windows_by_rule(fields, known, n_layers)
@@ -100,14 +146,19 @@ def _mixers(fields: Fields, known: ModelType, n_layers: int) -> list[str]:
 
 def _without_unused_window(fields: Fields, mixers: list[str]) -> list[str]:
     """``use_sliding_window: false`` makes listed sliding layers full ones."""
+    if "sliding" not in mixers:
+        fields.settle("sliding_window", "use_sliding_window")
     if fields.flag("use_sliding_window", default=True):
         return mixers
+    fields.settle("sliding_window")
     return ["full" if mixer == "sliding" else mixer for mixer in mixers]
 
 
 def _listed(fields: Fields, n_layers: int) -> list[str] | None:
+    name = (fields.text("model_type") or "").removesuffix("_text")
+    words = {**_LAYER_TYPES, **_WORDS_OF_TYPE.get(name, {})}
     for key in ("layer_types", "layers_block_type"):
-        mixers = fields.choices(key, _LAYER_TYPES, n_layers)
+        mixers = fields.choices(key, words, n_layers)
         if mixers is not None:
             return mixers
     flags = fields.choices("hybrid_layer_pattern", {0: "full", 1: "sliding"}, n_layers)
@@ -142,17 +193,12 @@ def _attention_numbers(fields: Fields, n_layers: int) -> list[str] | None:
 
 def _interval(fields: Fields, n_layers: int) -> list[str] | None:
     every = fields.integer("full_attention_interval", most=MAX_LAYERS)
-    return None if every is None else _every(every, n_layers, "linear")
+    return None if every is None else every_nth_full(every, n_layers, "linear")
 
 
 _READERS: tuple[Callable[[Fields, int], list[str] | None], ...] = (
     _listed, _linear_lists, _attention_numbers, _interval,
 )  # fmt: skip
-
-
-def _every(n: int, n_layers: int, otherwise: str) -> list[str]:
-    """Every n-th layer full, the others ``otherwise``."""
-    return [otherwise if (i + 1) % n else "full" for i in range(n_layers)]
 
 
 def _chunked_between_global(fields: Fields, n_layers: int) -> list[str]:
@@ -170,8 +216,15 @@ def _chunked_between_global(fields: Fields, n_layers: int) -> list[str]:
         fields.assume(
             "every 4th layer is global: no_rope_layers is absent, 4 is the code's default"
         )
-    return _every(every, n_layers, "chunked")
+    return every_nth_full(every, n_layers, "chunked")
 
+
+# Rules that a list with one entry per layer has already spelled out.
+_SETTLED_BY_LISTS = (
+    "full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern",
+    "max_window_layers", "global_attn_every_n_layers", "full_attn_idxs", "layer_group_size",
+    "no_rope_layers", "no_rope_layer_interval",
+)  # fmt: skip
 
 WINDOW_RULES: dict[str, int] = {
     "odd_full": 2, "every_4th_full": 4, "every_5th_full": 5, "every_6th_full": 6,
@@ -186,19 +239,21 @@ def _windows_by_rule(fields: Fields, known: ModelType, n_layers: int) -> list[st
     if rule == "upper":
         return _upper_layers(fields, n_layers)
     if not fields.has("sliding_window"):
+        fields.settle("use_sliding_window", "max_window_layers", "sliding_window_pattern")
         if "sliding_window" not in fields.data and (rule in WINDOW_RULES or pattern):
             raise SpecError(f"{fields.path}: {fields.prefix}sliding_window: is missing")
         if rule == "every" and "sliding_window" not in fields.data:
             fields.assume("sliding_window: absent, so no window is assumed")
         return ["full"] * n_layers
     if not fields.flag("use_sliding_window", default=True):
+        fields.settle("sliding_window", "max_window_layers")
         return ["full"] * n_layers
     if rule == "every":
         return ["sliding"] * n_layers
     if rule in WINDOW_RULES:
         every = WINDOW_RULES[rule]
         fields.assume(f"every {every}. layer is full: the rule of the code, not of the file")
-        return _every(every, n_layers, "sliding")
+        return every_nth_full(every, n_layers, "sliding")
     raise fields.error(
         "sliding_window",
         "which layers use it is not stated: add layer_types, or set sliding_window to null to "
@@ -209,29 +264,37 @@ def _windows_by_rule(fields: Fields, known: ModelType, n_layers: int) -> list[st
 def _stated_pattern(fields: Fields, n_layers: int) -> list[str] | None:
     """``sliding_window_pattern``: 6 (every 6th layer is full) or text such as LLLG."""
     key = "sliding_window_pattern"
-    value = fields.data.get(key)
+    value = fields.value(key)
     if isinstance(value, str):
         if not value or set(value) - {"L", "G"}:
             raise fields.error(key, "must be a number, or letters L (sliding) and G (full)")
         names = {"L": "sliding", "G": "full"}
         return [names[value[i % len(value)]] for i in range(n_layers)]
     every = fields.integer(key, most=MAX_LAYERS)
-    return None if every is None else _every(every, n_layers, "sliding")
+    return None if every is None else every_nth_full(every, n_layers, "sliding")
 
 
 def _upper_layers(fields: Fields, n_layers: int) -> list[str]:
     """Qwen2: with use_sliding_window the first max_window_layers are full, the rest slide."""
     if not fields.flag("use_sliding_window") or not fields.has("sliding_window"):
+        fields.settle("sliding_window", "max_window_layers")
         return ["full"] * n_layers
     first = fields.needed("max_window_layers", most=MAX_LAYERS, least=0)
     return ["full" if i < first else "sliding" for i in range(n_layers)]
+
+
+def _window_keys(fields: Fields) -> tuple[str, ...]:
+    """Spellings of the window: RecurrentGemma and GPT-Neo have words of their own."""
+    others = ("attention_window_size", "window_size")
+    stated = ("sliding_window", "sliding_window_size")
+    return stated if fields.has(*stated) else stated + others
 
 
 def window_of(fields: Fields, mixer: str) -> dict[str, object]:
     """``LayerGroup`` keys of a windowed layer, empty for others."""
     if mixer == "sliding":
         return {
-            "window_tokens": fields.needed("sliding_window", most=MAX_TOKENS),
+            "window_tokens": fields.needed(*_window_keys(fields), most=MAX_TOKENS),
             "window_kind": "sliding",
         }
     if mixer == "chunked":

@@ -1,9 +1,11 @@
 """What the published code of each ``model_type`` does where its config.json is silent.
 
-One row per type, read in the modelling code of Hugging Face transformers 5.24; baichuan, chatglm
-and mpt are from memory of the code that ships with their checkpoints, not read again. A default
-that is a constant of the code, such as head_dim 256, is deliberately absent: the importer asks for
-the key instead.
+One row per type, read in the modelling code of Hugging Face transformers 5.24; bailing_moe_linear
+in that of vLLM, smallthinker in its authors' code for vLLM, internlm3, qwen and minimax_text_01 in
+code that ships with their checkpoints; baichuan, chatglm and mpt are from memory of such code, not
+read again. The totals of dbrx, dots.llm1, gpt-neo-1.3b, phi-3.5-moe, qwen-14b and seed-oss-36b
+close to the last parameter. A default that is a constant of the code, such as head_dim 256, is
+deliberately absent: the importer asks for the key instead.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class Experts:
     router_bias: Switch = False
     dense_beside: bool = False
     placed_by: tuple[str, ...] = ()
+    part: str = ""  # the mapping that holds counts and width, if it is not the file itself
     uncounted: str = ""  # weights of the mixture that the spec has no place for
 
 
@@ -49,16 +52,20 @@ class ModelType:
     wide_qk_norm: Switch = False  # over all heads at once: not a field of the spec
     sinks: bool = False
     window: str = ""  # a name in layers.WINDOW_RULES
+    pattern: str = ""  # a name in layer_patterns.PATTERNS, or only_mamba
     gated: bool | None = None
     feed_forward_bias: Switch = ("mlp_bias", False)
     dense_width: tuple[str, ...] = ("intermediate_size",)
+    dense_width_divisor: int = 1  # the code divides the stated width
     dense_factor: int | None = None  # width / hidden_size when the width is absent
     experts: Experts | None = None
     norms: Norms | None = None
+    one_norm_when: str = ""  # a flag that drops the norm before the feed-forward block
     tied: bool | None = None
-    head_bias: bool = False
+    head_bias: Switch = False
     extra_positions: int | None = None  # learned positions beyond the maximum length
     uncounted: tuple[str, ...] = ()
+    bias_key: str = ""  # checkpoints state it as true against the code's default
 
 
 RMS = Norms(per_mixer=1, per_feed_forward=1)
@@ -120,10 +127,19 @@ _V3_EXPERTS = Experts(
     shared="n_shared_experts", shared_is_count=True, router_bias=True,
     placed_by=("first_k_dense_replace", "mlp_layer_types"),
 )  # fmt: skip
+_DENSE_FIRST = ("first_k_dense_replace",)
 _DEEPSEEK3 = replace(_DEEPSEEK2, experts=_V3_EXPERTS)
 _QWEN_EXPERTS = Experts(shared="shared_expert_intermediate_size", shared_gate=True)
 _GRANITE_EXPERTS = Experts(width="intermediate_size", shared="shared_intermediate_size")
 _OLMO2 = replace(_LLAMA, wide_qk_norm=True)
+_DOTS = replace(_STATED, qk_norm=True, experts=replace(_V3_EXPERTS, placed_by=_DENSE_FIRST))
+_ERNIE = replace(
+    _STATED, qkv_bias=("use_bias", False), output_bias=("use_bias", False),
+    feed_forward_bias=("use_bias", False), tied=True,
+)  # fmt: skip
+_MAMBA = ModelType(
+    pattern="only_mamba", gated=False, norms=Norms(per_mixer=1, per_feed_forward=0), tied=True
+)
 _COHERE = replace(
     _LLAMA, norms=Norms(per_mixer=1, per_feed_forward=0), tied=True, qk_norm=False,
     wide_qk_norm=("use_qk_norm", False),
@@ -181,7 +197,8 @@ MODEL_TYPES: dict[str, ModelType] = {
     "mpt": _MPT,
     "baichuan": _LLAMA,
     "chatglm": replace(
-        _STATED, qkv_bias=("add_qkv_bias", False), output_bias=("add_bias_linear", False),
+        _STATED, qkv_bias=("add_qkv_bias", False), bias_key="add_qkv_bias",
+        output_bias=("add_bias_linear", False),
         feed_forward_bias=("add_bias_linear", False), dense_width=("ffn_hidden_size",),
     ),
     "internlm2": replace(_LLAMA, qkv_bias=("bias", False), output_bias=("bias", False)),
@@ -194,7 +211,8 @@ MODEL_TYPES: dict[str, ModelType] = {
     "exaone4": replace(_STATED, qk_norm=True, window="every_4th_full"),
     "glm4": replace(_STATED, output_bias=False, norms=_SANDWICH),
     "glm4_moe": replace(
-        _STATED, output_bias=False, qk_norm=("use_qk_norm", False), experts=_V3_EXPERTS
+        _STATED, output_bias=False, qk_norm=("use_qk_norm", False), experts=_V3_EXPERTS,
+        bias_key="attention_bias",
     ),
     "glm4_moe_lite": _DEEPSEEK3,
     "deepseek_v2": _DEEPSEEK2,
@@ -212,6 +230,8 @@ MODEL_TYPES: dict[str, ModelType] = {
             router_bias=("use_routing_bias", True), placed_by=("moe_layer_freq", "mlp_layer_types"),
         ),
     ),
+    "minimax": replace(_STATED, experts=Experts(width="intermediate_size")),
+    "minimax_text_01": replace(_STATED, experts=Experts(width="intermediate_size")),
     "minimax_m2": replace(
         _STATED, wide_qk_norm=("use_qk_norm", True),
         experts=Experts(width="intermediate_size", router_bias=("use_routing_bias", True)),
@@ -232,10 +252,10 @@ MODEL_TYPES: dict[str, ModelType] = {
         _MISTRAL, window="",
         experts=Experts(width="intermediate_size", placed_by=("expert_layer_period",)),
     ),
-    "bamba": replace(_MISTRAL, window=""),
+    "bamba": replace(_MISTRAL, window="", must_state=("attn_layer_indices|layer_types",)),
     "falcon_h1": _STATED,
     "lfm2": replace(
-        _MISTRAL, window="", qk_norm=True, tied=True,
+        _MISTRAL, window="", pattern="full_attn_idxs", qk_norm=True, tied=True,
         dense_width=("block_ff_dim", "intermediate_size"),
     ),
     "nemotron-nas": _LLAMA,
@@ -249,6 +269,96 @@ MODEL_TYPES: dict[str, ModelType] = {
         dense_width=("intermediate_size",), dense_factor=None, extra_positions=None,
     ),
     "whisper": ModelType(norms=_LAYER_NORM, tied=True, extra_positions=0),
+    "afmoe": replace(
+        _STATED, pattern="global_attn_every_n_layers", qkv_bias=False, output_bias=False,
+        qk_norm=True, output_gate=True, norms=_SANDWICH,
+        experts=Experts(
+            shared="num_shared_experts", shared_is_count=True, router_bias=True,
+            placed_by=("num_dense_layers",),
+        ),
+    ),
+    "bailing_moe_linear": replace(
+        _STATED, pattern="layer_group_size", qkv_bias=("use_qkv_bias", False),
+        output_bias=("use_bias", False), qk_norm=("use_qk_norm", True),
+        experts=Experts(
+            shared="num_shared_experts", shared_is_count=True,
+            router_bias=("moe_router_enable_expert_bias", False), placed_by=_DENSE_FIRST,
+        ),
+    ),
+    "apertus": replace(
+        _LLAMA, gated=False, qk_norm=True, feed_forward_bias=False,
+        uncounted=("two activation scalars of each layer",),
+    ),
+    "arcee": replace(_LLAMA, gated=False),
+    "dbrx": replace(
+        _LLAMA, kv_heads_default_to_heads=False, must_state=("attn_config",), dense_width=(),
+        experts=Experts(width="ffn_hidden_size", part="ffn_config"),
+    ),
+    "dots1": _DOTS,
+    "exaone": _LLAMA,
+    "ernie4_5": _ERNIE,
+    "ernie4_5_moe": replace(
+        _ERNIE, head_bias=("use_bias", False),
+        experts=Experts(
+            shared="moe_num_shared_experts", shared_is_count=True, router_bias=True,
+            placed_by=("moe_layer_start_index",),
+        ),
+    ),
+    "glm5_next": replace(
+        _DEEPSEEK3, must_state=("index_kpool", "layer_types"),
+        uncounted=("weights of the hyper-connections",),
+    ),
+    "glm": replace(_STATED, qkv_bias=("attention_bias", True), output_bias=False),
+    "glm4v": replace(
+        _LLAMA, kv_heads_default_to_heads=False, qkv_bias=True, output_bias=False,
+        feed_forward_bias=False, norms=_SANDWICH,
+    ),
+    "glm4v_moe": replace(
+        _STATED, qkv_bias=("attention_bias", True), output_bias=False, experts=_V3_EXPERTS
+    ),
+    "gpt_neo": replace(
+        _GPT2, qkv_bias=False, pattern="attention_types", dense_width=("intermediate_size",)
+    ),
+    "hunyuan_v1_dense": replace(_LLAMA, qk_norm=True, feed_forward_bias=False),
+    "internlm3": replace(
+        _STATED, qkv_bias=("qkv_bias", False), output_bias=("bias", False),
+        feed_forward_bias=("bias", False),
+    ),
+    "lfm2_moe": replace(
+        _MISTRAL, window="", pattern="full_attn_idxs", qk_norm=True, tied=True,
+        experts=Experts(router_bias=("use_expert_bias", True), placed_by=("num_dense_layers",)),
+    ),
+    "mamba": _MAMBA,
+    "mamba2": replace(_MAMBA, tied=False),
+    "falcon_mamba": replace(_MAMBA, tied=None),
+    "ministral": _MISTRAL,
+    "nemotron": replace(
+        _LLAMA, gated=False, norms=_LAYER_NORM, output_bias=("attention_bias", False)
+    ),
+    "phimoe": replace(
+        _MISTRAL, norms=_LAYER_NORM, head_bias=("lm_head_bias", False), feed_forward_bias=False,
+        experts=Experts(width="intermediate_size"),
+    ),
+    "qwen": replace(
+        _LLAMA, head_dim_is_quotient=False, qkv_bias=True, output_bias=False,
+        feed_forward_bias=False, dense_width_divisor=2,
+    ),
+    "recurrent_gemma": replace(
+        _LLAMA, pattern="block_types", output_bias=True, feed_forward_bias=True, tied=True,
+        dense_width_divisor=2,
+    ),
+    "seed_oss": replace(
+        _STATED, qkv_bias=("attention_bias", True), output_bias=("attention_out_bias", False)
+    ),
+    "smallthinker": replace(
+        _STATED, pattern="sliding_window_layout", qkv_bias=False, output_bias=False, tied=None,
+        dense_width=(), experts=Experts(width="moe_ffn_hidden_size"),
+    ),
+    "stablelm": replace(
+        _LLAMA, kv_heads_default_to_heads=False, qkv_bias=("use_qkv_bias", False),
+        output_bias=False, feed_forward_bias=False, norms=_LAYER_NORM,
+        one_norm_when="use_parallel_residual", wide_qk_norm=("qk_layernorm", False),
+    ),
     "smollm3": replace(_MISTRAL, tied=True, window="upper"),
 }  # fmt: skip
 
@@ -273,6 +383,11 @@ UNCOUNTED_KEYS = {
     "add_swa_attention_sink_bias": "attention sinks of the sliding layers",
     "add_full_attention_sink_bias": "attention sinks of the full layers",
 }
+
+
+def is_known(name: str | None) -> bool:
+    """Whether the code of a type was read here."""
+    return name is not None and name.removesuffix("_text") in MODEL_TYPES
 
 
 def model_type_of(name: str | None) -> ModelType:

@@ -20,6 +20,10 @@ _CARRIED = (
 _TOWERS = {
     "vision_config": "vision encoder and projector",
     "vision_tower": "vision encoder and projector",
+    "vision_model": "vision encoder and projector",
+    "vit_config": "vision encoder and projector",
+    "visual": "vision encoder and projector",
+    "visual_config": "vision encoder and projector",
     "mm_vision_tower": "vision encoder and projector",
     "audio_config": "audio encoder and projector",
     "speech_config": "speech encoder and projector",
@@ -65,4 +69,10 @@ def _inside(config: Fields, nested: Fields) -> Fields:
         carried["model_type"] = config.data["model_type"]
     stated = {key: value for key, value in nested.data.items() if value is not None}
     # A null in the nested part counts as stated only where nothing is carried.
-    return Fields({**nested.data, **carried, **stated}, config.path, nested.prefix, config.remarks)
+    return Fields(
+        {**nested.data, **carried, **stated},
+        config.path,
+        nested.prefix,
+        config.remarks,
+        config.read,
+    )

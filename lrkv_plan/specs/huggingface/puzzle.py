@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lrkv_plan.specs.huggingface.attention import HEAD_DIM_KEYS, HEAD_KEYS, grouped
+from lrkv_plan.specs.huggingface.attention import HEAD_DIM_KEYS, HEAD_KEYS, grouped, switch
 from lrkv_plan.specs.huggingface.feed_forward import NO_BLOCK
 from lrkv_plan.specs.huggingface.fields import MAX_HEADS, MAX_LAYERS, MAX_WIDTH, Fields
 from lrkv_plan.specs.huggingface.model_types import ModelType
@@ -43,11 +43,13 @@ def _block(block: Fields, fields: Fields, known: ModelType, hidden: int) -> dict
     attention = block.part("attention")
     if attention is None:
         raise block.error("attention", "is missing or null")
-    group: dict[str, Any] = {"feed_forward": _feed_forward(block.part("ffn"), known, hidden)}
+    group: dict[str, Any] = {
+        "feed_forward": _feed_forward(block.part("ffn"), fields, known, hidden)
+    }
     if attention.flag("no_op"):
         return group
     for key in ("replace_with_linear", "sparsify", "num_sink_tokens", "window_length"):
-        if attention.data.get(key) not in (None, False):
+        if attention.value(key) not in (None, False):
             raise attention.error(key, "is not modelled")
     # The name notwithstanding, n_heads_in_group is the number of heads per KV head.
     heads = fields.needed(*HEAD_KEYS, most=MAX_HEADS)
@@ -64,15 +66,20 @@ def _block(block: Fields, fields: Fields, known: ModelType, hidden: int) -> dict
     return group
 
 
-def _feed_forward(ffn: Fields | None, known: ModelType, hidden: int) -> dict[str, Any] | None:
+def _feed_forward(
+    ffn: Fields | None, fields: Fields, known: ModelType, hidden: int
+) -> dict[str, Any] | None:
     """``ffn_mult`` m gives the width int(2 m d / 3), up to a multiple of 256."""
     if ffn is None:
         return None
     if ffn.flag("no_op"):
         return NO_BLOCK
     mult = ffn.number("ffn_mult")
-    if mult is None or ffn.flag("replace_with_linear"):
+    if mult is None or known.gated is None or ffn.flag("replace_with_linear"):
         return None
     width = int(2 * mult * hidden / 3)
     rounded = -(-width // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
-    return {"kind": "dense", "hidden_dim": rounded, "gated": known.gated}
+    return {
+        "kind": "dense", "hidden_dim": rounded, "gated": known.gated,
+        "bias": switch(fields, known.feed_forward_bias),
+    }  # fmt: skip

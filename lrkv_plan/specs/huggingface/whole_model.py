@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lrkv_plan.errors import shown
+from lrkv_plan.specs.huggingface.attention import switch
 from lrkv_plan.specs.huggingface.fields import MAX_TOKENS, MAX_VOCABULARY, MAX_WIDTH, Fields
 from lrkv_plan.specs.huggingface.model_types import ModelType
 from lrkv_plan.specs.model import Norms
@@ -41,7 +42,7 @@ def whole_model(fields: Fields, known: ModelType) -> dict[str, Any]:
     return {
         "vocab_size": _vocabulary(fields),
         "tied_embeddings": _tied(fields, known),
-        "head_bias": known.head_bias,
+        "head_bias": switch(fields, known.head_bias),
         "position_embeddings": _positions(known, context),
         "max_context_tokens": context,
         "weight_dtype": _dtype(fields),
@@ -95,6 +96,8 @@ def _norms(fields: Fields, known: ModelType) -> Norms | None:
         )
         if two_inputs or not fields.flag("parallel_attn", default=True):
             norms = norms.model_copy(update={"per_feed_forward": 1})
+    if known.one_norm_when and fields.flag(known.one_norm_when):
+        norms = norms.model_copy(update={"per_feed_forward": 0})
     if not fields.flag("do_layer_norm_before", default=True):
         norms = norms.model_copy(update={"final": False})
     return norms
@@ -121,9 +124,9 @@ def _quantised_dtype(fields: Fields) -> str | None:
     quantization = fields.part("quantization_config")
     if quantization is None:
         return None
-    method = str(quantization.data.get("quant_method")).lower()
+    method = str(quantization.value("quant_method")).lower()
     if method in ("gptq", "awq"):
-        return "int4" if quantization.data.get("bits") == 4 else None
+        return "int4" if quantization.value("bits") == 4 else None
     return method if method in ("fp8", "mxfp4") else None
 
 
@@ -131,14 +134,14 @@ def _mention_quantization(fields: Fields) -> None:
     quantization = fields.part("quantization_config")
     if quantization is None:
         return
-    method = quantization.data.get("quant_algo") or quantization.data.get("quant_method")
+    method = quantization.value("quant_algo") or quantization.value("quant_method")
     name = _quantised_dtype(fields)
     told = f"counted as {name}" if name else "counted in 16 bit unless --weight-dtype says more"
     fields.assume(
         f"weights are quantized ({str(method)[:40]}), {told}; that does not decide the cache's "
         "format"
     )
-    proposed = (quantization.data.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
+    proposed = (quantization.value(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
     scheme = next(filter(None, proposed), None)
     if scheme is not None:
         fields.assume(f"the file proposes a cache format: kv_cache_scheme {shown(scheme)}")

@@ -1,0 +1,302 @@
+"""A number is read as it is meant or refused, and an option is honoured or refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lrkv_plan.cli.app import app
+
+PLAN = ["plan", "llama-3.1-8b", "--gpu", "h100-sxm"]
+CAPACITY = ["capacity", "llama-3.1-8b", "--gpu", "h100-sxm"]
+POOL = ["capacity", "llama-3.1-8b", "--kv-memory", "58 GiB"]
+CROSSOVER = [
+    "crossover", "llama-3.1-8b", "--gpu", "h200", "--attention", "gqa:8", "--attention", "mla:512+64",
+]  # fmt: skip
+ROOFLINE = ["roofline", "llama-3.1-8b", "--gpu", "h100-sxm"]
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def rows(*arguments: str) -> list[dict[str, Any]]:
+    result = run(*arguments, "--format", "json")
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, Any]] = json.loads(result.stdout)["rows"]
+    return found
+
+
+def assert_refused(arguments: list[str], message: str, code: int = 2) -> None:
+    result = run(*arguments)
+    assert result.exit_code == code, result.output
+    assert message in result.stderr
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) <= 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        # The tool's own way of printing a number, where one value is meant.
+        ([*PLAN, "--context-tokens", "8,192"], "is it 8192, or 8 and 192?"),
+        ([*CROSSOVER, "--at-most", "131,072"], "is it 131072, or 131 and 072?"),
+        ([*CROSSOVER, "--over", "rank", "--context-tokens", "8,192"], "8192, or 8 and 192?"),
+        ([*ROOFLINE, "--context-tokens", "8,192"], "8192, or 8 and 192?"),
+        (["report", "llama-3.1-8b", "--gpu", "h200", "-o", "x", "--context-tokens", "8,192"],
+         "8192, or 8 and 192?"),
+        (["plot", "step-stack", "llama-3.1-8b", "--gpu", "h200", "-f", "csv",
+          "--context-tokens", "8,192"], "8192, or 8 and 192?"),
+        (["rank", "llama-3.1-8b", "--fit-sequences", "1,000", "--gpu", "h100-sxm"],
+         "is it 1000, or 1 and 000?"),
+        ([*PLAN, "--context-tokens", "8k,32k"], "takes one value, not 2"),
+        # Where a list is allowed, plain lists stay lists and thousands are refused.
+        ([*CAPACITY, "--context-tokens", "8,192"], "8192, or '8, 192' with spaces for a list"),
+        ([*CAPACITY, "--context-tokens", "8,192,16,384"], "is it 819216384, or 8 and 192 and"),
+        (["cache", "llama-3.1-8b", "--context-tokens", "4,096,32k"], "with spaces for a list"),
+        (["shard", "llama-3.1-8b", "--tp-size", "1,024"], "1024"),
+        # Decimal commas and sizes.
+        (["rank", "llama-3.1-8b", "--budget", "33,3%"], "is it 33.3 or 333?"),
+        (["rank", "llama-3.1-8b", "--budget", "96,5 KiB/token"], "is it 96.5 or 965?"),
+        ([*CAPACITY, "--kv-memory", "66,89 GiB"], "is it 66.89 or 6689?"),
+        ([*CAPACITY, "--weights", "14,99 GiB"], "is it 14.99 or 1499?"),
+        ([*CAPACITY, "--utilisation", "0,9"], "is it 0.9 or 09?"),
+        ([*PLAN, "--tpot-ms", "30,5"], "is it 30.5 or 305?"),
+        ([*PLAN, "--gpu-hour-usd", "2,50"], "is it 2.50 or 250?"),
+        ([*CAPACITY, "--length-percentiles", "p50=2,048"], "without commas inside numbers"),
+        # Numbers without end.
+        ([*PLAN, "--gpu-hour-usd", "inf"], "--gpu-hour-usd: 'inf' is not a number"),
+        ([*PLAN, "--tpot-ms", "inf"], "'inf' is not a number"),
+        ([*PLAN, "--tpot-ms", "nan"], "'nan' is not a number"),
+        ([*PLAN, "--tpot-ms", "0"], "must be above 0"),
+        ([*CAPACITY, "--kv-memory", "81 GiB"], "h100-sxm has 80.00 GiB in all"),
+    ],
+)  # fmt: skip
+def test_a_number_that_may_mean_two_things_is_refused(arguments: list[str], message: str) -> None:
+    assert_refused(arguments, message)
+
+
+def test_plain_lists_stay_lists() -> None:
+    assert [row["context_tokens"] for row in rows(*CAPACITY, "--context-tokens", "8k,32k")] == [
+        8192, 32_768,
+    ]  # fmt: skip
+    shards = rows("shard", "llama-3.1-8b", "--tp-size", "1,2,4")
+    assert list(dict.fromkeys(row["tp_size"] for row in shards)) == [1, 2, 4]
+    spaced = rows("cache", "llama-3.1-8b", "--context-tokens", "8, 192")
+    assert [row["context_tokens"] for row in spaced] == [8, 192]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*PLAN, "--gpu", "h200"], "--gpu is given twice: give one value"),
+        ([*CAPACITY, "--context-tokens", "8k", "--context-tokens", "32k"],
+         "--context-tokens is given twice: write one list"),
+        (["cache", "llama-3.1-8b", "-f", "json", "--format", "csv"], "--format is given twice"),
+        (["rank", "llama-3.1-8b", "--budget", "50%", "--budget", "gqa:2"], "--budget is given"),
+        (["models", "--spec-dir", ".", "--spec-dir", "."], "--spec-dir is given twice"),
+    ],
+)  # fmt: skip
+def test_an_option_is_given_once(arguments: list[str], message: str) -> None:
+    assert_refused(arguments, message)
+
+
+def test_a_repeatable_option_and_a_flag_may_be_repeated() -> None:
+    designs = ["--attention", "gqa:8", "--attention", "lrkv:24"]
+    assert len(rows("cache", "llama-3.1-8b", *designs)) == 2
+    assert run("cache", "llama-3.1-8b", "--detail", "--detail").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*CAPACITY, "--sequences", "5"], "--sequences: is what --min-gpus must hold"),
+        ([*CAPACITY, "--min-gpus", "--n-gpus", "8"], "--min-gpus searches for their number"),
+        ([*CAPACITY, "--min-gpus", "--length-percentiles", "p50=2k"], "of full length"),
+        ([*CAPACITY, "--tpot-ms", "30", "--length-percentiles", "p50=2k"], "equal length"),
+        ([*CAPACITY, "--detail", "--tpot-ms", "30"], "--detail shows the memory budget alone"),
+        ([*POOL, "--detail"], "there is no budget to show"),
+        ([*POOL, "--utilisation", "0.9"], "no budget is computed"),
+        ([*POOL, "--weights", "5 GiB"], "no budget is computed"),
+        ([*POOL, "--engine", "ideal", "--page-tokens", "64"], "the rules of ideal do not use it"),
+        ([*POOL, "--engine", "sglang", "--prefix-cache"], "the rules of sglang do not use it"),
+        ([*POOL, "--align", "32"], "no design here stores rows at a multiple"),
+        ([*CAPACITY, "--accepted-tokens", "2"], "accepted tokens 2: must be from 1 to the 1"),
+        ([*CAPACITY, "--pp-size", "2", "--tpot-ms", "30"], "--pp-size 2: step times know"),
+        (["rank", "llama-3.1-8b", "--budget", "50%", "--gpu", "h200"], "--gpu: a --budget of bytes"),
+        ([*CROSSOVER, "--context-tokens", "8k"], "is what --over context_tokens varies"),
+        ([*CROSSOVER, "--over", "tp_size", "--weights", "5 GiB"], "--weights"),
+        (["cache", "llama-3.1-8b", "--encoder-tokens", "8"], "has no cross-attention"),
+        (["plot", "rank-sweep", "llama-3.1-8b", "-f", "csv", "--weights", "5 GiB"], "with a GPU"),
+        (["plot", "cache-vs-rank", "llama-3.1-8b", "-f", "csv", "--width", "double"], "--width"),
+        (["hardware", "--spec-dir", ".", "show", "h200"], "--spec-dir: stands before show"),
+        (["models", "-f", "json", "show", "llama-3.1-8b"], "--format: stands before show"),
+        (["audit", "--schema", "--verdict", "match"], "--schema prints the schema alone"),
+        (["audit", "mla", "--schema"], "takes no file"),
+        (["report", "--all", "-o", "x", "--tp-size", "1"], "--tp-size"),
+    ],
+)  # fmt: skip
+def test_an_option_that_the_question_does_not_use_is_refused(
+    arguments: list[str], message: str
+) -> None:
+    assert_refused(arguments, message)
+
+
+def test_the_fewest_gpus_keep_the_time_target() -> None:
+    """Memory alone needs fewer GPUs than memory and time; each row keeps what it promises."""
+    asked = [
+        "capacity", "llama-3.1-8b", "--gpu", "a100-sxm-80gb", "--context-tokens", "32k",
+        "--min-gpus", "--sequences", "64",
+    ]  # fmt: skip
+    (held,) = rows(*asked)
+    (fast,) = rows(*asked, "--tpot-ms", "20")
+    assert fast["n_gpus"] > held["n_gpus"]
+    assert fast["admitted_sequences"] >= 64
+    assert fast["tpot_s"] <= 20e-3
+    again = [*asked[:6], "--n-gpus", str(fast["n_gpus"]), "--tp-size", str(fast["tp_size"])]
+    (row,) = rows(*again, "--tpot-ms", "20")
+    assert row["admitted_sequences"] == fast["admitted_sequences"]
+
+
+def test_one_row_has_one_load_and_one_scope() -> None:
+    """8 replicas: 8 times the users and tokens of one (8 x 54 and 8 x 2,161), at its cost."""
+    told = ["--tpot-ms", "30", "--gpu-hour-usd", "2.5"]
+    (one,) = rows(*CAPACITY, *told)
+    (eight,) = rows(*CAPACITY, "--n-gpus", "8", *told)
+    assert (one["total_sequences"], eight["total_sequences"]) == (54, 432)
+    assert eight["admitted_sequences"] == 432
+    assert eight["tokens_per_s"] == pytest.approx(8 * one["tokens_per_s"])
+    assert round(eight["tokens_per_s"]) == 17_286
+    assert eight["usd_per_million_tokens"] == pytest.approx(one["usd_per_million_tokens"])
+    (tight,) = rows(*CAPACITY, "--tpot-ms", "15")
+    assert tight["bound_by"] == "time"
+    assert tight["admitted_sequences"] < tight["total_sequences"]
+
+
+def test_what_a_model_file_leaves_out_is_in_every_format() -> None:
+    """A vision encoder is a bound, in the first line; recurrent layers have none and are refused."""
+    arguments = ["capacity", "gemma-4-31b", "--gpu", "h100-sxm", "--context-tokens", "8k"]
+    left_out = "vision encoder and projector"
+    for output_format in ("table", "markdown"):
+        first = run(*arguments, "--format", output_format).stdout.splitlines()[0]
+        assert f"Upper bound, weights leave out {left_out}" in first
+    (row,) = rows(*arguments)
+    assert row["weights_left_out"] == [left_out]
+    assert left_out in run(*arguments, "--format", "csv").stdout
+    assert rows(*arguments, "--weights", "60 GiB")[0]["weights_left_out"] == []
+    planned = run("plan", "gemma-4-31b", "--gpu", "h200").stdout.splitlines()[0]
+    assert planned.startswith("Upper bound, weights leave out")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["capacity", "nemotron-h-56b", "--gpu", "h100-sxm"],
+        ["capacity", "nemotron-h-56b", "--gpu", "h100-sxm", "--min-gpus"],
+        ["plan", "nemotron-h-56b", "--gpu", "h100-sxm"],
+        ["crossover", "nemotron-h-56b", "--gpu", "h200", "--attention", "gqa:8", "--attention",
+         "mqa"],
+        ["plot", "step-stack", "nemotron-h-56b", "--gpu", "h200", "-f", "csv"],
+    ],
+)  # fmt: skip
+def test_recurrent_weights_have_no_bound(command: list[str]) -> None:
+    assert_refused(command, "the weights of 54 recurrent layers are not counted", code=3)
+
+
+def test_known_weights_are_read_by_times() -> None:
+    """4.6 GiB at 85 % of 1,792 GB/s are 3.24 ms of the step, 14.96 GiB of bf16 10.5 ms."""
+    asked = [
+        "plan",
+        "llama-3.1-8b",
+        "--gpu",
+        "rtx-5090",
+        "--batch-size",
+        "1",
+        "--context-tokens",
+        "2k",
+    ]
+    whole, given = rows(*asked)[0], rows(*asked, "--weights", "4.6 GiB")[0]
+    # 1,050,673,152 B of embeddings are looked up, not read: 128,256 x 4,096 x 2 B of 16.06e9.
+    share = 1 - 128_256 * 4096 * 2 / (8_030_261_248 * 2)
+    assert given["linear_s"] == pytest.approx(4.6 * 2**30 * share / (0.85 * 1792e9), rel=1e-3)
+    assert given["linear_s"] == pytest.approx(
+        whole["linear_s"] * 4.6 * 2**30 / (8_030_261_248 * 2), rel=1e-3
+    )
+    hybrid = rows(
+        "plan", "nemotron-h-56b", "--gpu", "h200", "--weights", "104 GiB", "--batch-size", "1",
+    )[0]  # fmt: skip
+    assert hybrid["linear_s"] > 104 * 2**30 * 0.9 / (0.85 * 4.8e12)
+
+
+def test_a_context_beyond_the_model_is_said_and_never_advised() -> None:
+    """llama-3.1-8b states 131,072 tokens."""
+    asked = ["capacity", "llama-3.1-8b", "--gpu", "h100-sxm", "--context-tokens"]
+    result = run(*asked, "256k")
+    assert "262,144 tokens exceed the model's own maximum of 131,072" in result.stderr
+    assert rows(*asked, "256k")[0]["beyond_model_maximum"] is True
+    assert rows(*asked, "128k")[0]["beyond_model_maximum"] is False
+    (none,) = rows(*asked, "4m")
+    assert none["try"]
+    assert all(int(advice.split()[1]) <= 131_072 for advice in none["try"] if "--context" in advice)
+    assert not any("lrkv" in advice for advice in none["try"])
+    planned = run("plan", "llama-3.1-8b", "--gpu", "h200", "--context-tokens", "256k")
+    assert "exceed the model's own maximum of 131,072" in planned.stderr
+
+
+def test_a_plan_says_its_layout_first() -> None:
+    """TP 8 holds 40 sequences where two replicas of TP 4 hold 26."""
+    asked = [
+        "plan",
+        "llama-3.1-70b",
+        "--gpu",
+        "h100-sxm",
+        "--n-gpus",
+        "8",
+        "--context-tokens",
+        "32k",
+    ]
+    first = run(*asked).stdout.splitlines()[0]
+    assert "on 8 x h100-sxm, TP 8 (chosen: serves most sequences)" in first
+    assert rows(*asked)[0]["total_sequences"] == 40
+    stated = run(*asked, "--tp-size", "4").stdout.splitlines()[0]
+    assert "TP 4 in 2 replicas, " in stated
+    assert_refused(
+        ["plan", "llama-3.1-405b", "--gpu", "h200", "--tp-size", "1"], "fits at TP 1", code=4
+    )
+
+
+def test_both_readings_of_a_share_are_said() -> None:
+    """llama-3.1-8b caches 25 % of MHA: half of MHA is twice that; half of its own is rank 12."""
+    result = run("rank", "llama-3.1-8b", "--budget", "50%")
+    assert "50% of MHA is 2 times what this model caches now (gqa:8)" in result.stderr
+    assert "50% of own holds rank 12" in result.stderr
+    (row,) = rows("rank", "llama-3.1-8b", "--budget", "50%")
+    assert (row["rank"], row["budget_share_of_own"], row["share_of_own_rank"]) == (60, 2, 12)
+    # 65,536 B = 2 x 32 layers x 2 B (128 + 32 r): r = 12
+    (own,) = rows("rank", "llama-3.1-8b", "--budget", "50% of own")
+    assert (own["rank"], own["budget_bytes_per_token_per_gpu"]) == (12, 65_536)
+    (paper,) = rows("rank", "lrkv-paper-2.5b", "--budget", "50%")
+    assert paper["budget_share_of_own"] is None
+
+
+def test_a_label_says_what_its_design_changes() -> None:
+    found = rows(
+        "cache", "llama-3.1-8b", "--attention", "gqa:8,head_dim=32", "--attention", "gqa:8"
+    )
+    assert [row["attention"] for row in found] == ["gqa:8,head_dim=32", "gqa:8"]
+    # Values stay 128 wide: 2 B x 32 layers x 8 (32 + 128), against 8 (128 + 128).
+    assert [row["bytes_per_token"] for row in found] == [81_920, 131_072]
+    pools = rows(*POOL, "--attention", "gqa:8,head_dim=32")
+    assert pools[0]["attention"] == "gqa:8,head_dim=32"
+
+
+def test_notes_go_to_stderr_and_quiet_keeps_them_back() -> None:
+    loud, quiet = run("cache", "llama-3.1-8b"), run("cache", "llama-3.1-8b", "--quiet")
+    assert loud.stdout == quiet.stdout
+    assert "note:" not in loud.stdout
+    assert "note: head_dim: hidden_size" in loud.stderr
+    assert quiet.stderr == ""
+    assert "note:" not in run("cache", "llama-3.1-8b", "-f", "json").output

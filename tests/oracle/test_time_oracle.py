@@ -1,0 +1,439 @@
+"""Step times and crossings against the published form, evaluated exactly and scanned linearly."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from lrkv_plan.calculators.attention_work import AttentionWork, attention_work, paths_of
+from lrkv_plan.calculators.crossover import Crossover, context_crossover, scanned_crossover
+from lrkv_plan.calculators.decode_work import arithmetic_ratio_to_mha, attention_multiply_adds
+from lrkv_plan.calculators.kernel_time import FORMS, KernelModel, kernel_time
+from lrkv_plan.calculators.step_model import step_model
+from lrkv_plan.calculators.step_time import StepModel, step_time
+from lrkv_plan.calculators.step_work import LinearWork, StepWork, linear_work, step_work
+from lrkv_plan.engines.comparing import at_rank, compare
+from lrkv_plan.errors import PlacementError, SpecError
+from lrkv_plan.specs.attention_text import swap_attention
+from lrkv_plan.specs.hardware import HardwareProfile
+from tests.conftest import SOURCE
+from tests.oracle import cache_count, stage_weights, time_count, weight_count
+from tests.oracle.comparing import COMPARED, agree, spec_of
+from tests.oracle.draws import GPUS, KV_FORMATS, examples, models
+from tests.oracle.test_cache_oracle import as_mha, refused
+
+Plain = dict[str, Any]
+REL = 1e-12
+BANDWIDTH, PEAK, LINK = 3.0e12, 1.0e15, 4.0e11
+# What is stated where nothing was measured: t0, shares of bandwidth and peak; all-reduce's own.
+DATASHEET = {"t0_s": 15e-6, "bytes_per_s": 0.85 * BANDWIDTH, "flops_per_s": 0.6 * PEAK}
+REDUCING = {"t0_s": 6e-6, "link_bytes_per_s": 0.75 * LINK, "two_shot_s": None}
+GPU = HardwareProfile.model_validate(
+    {
+        "name": "drawn", "title": "drawn", "vendor": "generic", "generation": "none",
+        "mem_capacity_bytes": 80 * 10**9, "mem_bandwidth_bytes_per_s": BANDWIDTH,
+        "peak_flops_per_s": {"bf16": PEAK}, "source": SOURCE,
+        "link": {"name": "wire", "bandwidth_bytes_per_s": LINK},
+    }
+)  # fmt: skip
+
+
+def close(subject: str, ours: Any, oracle: Any, *about: Any) -> None:
+    COMPARED[subject] += 1
+    assert ours == pytest.approx(float(oracle), rel=REL, abs=0), (
+        subject,
+        ours,
+        float(oracle),
+        *about,
+    )
+
+
+CONSTANTS = st.fixed_dictionaries(
+    {
+        "t0_s": st.floats(0, 1e-4), "bytes_per_s": st.floats(1e11, 1e13),
+        "flops_per_s": st.floats(1e13, 1e16), "work_unit_s": st.floats(1e-12, 1e-6),
+        "full_work_units": st.floats(1, 500),
+    }
+)  # fmt: skip
+
+
+def kernel_of(form: str, constants: dict[str, float]) -> KernelModel:
+    return KernelModel(
+        **constants, form=form, band90=(0.9, 1.2), basis="measured", kernel="grouped", kv_dtype="bf16"
+    )  # fmt: skip
+
+
+@examples(150)
+@given(
+    st.sampled_from(FORMS), CONSTANTS, st.integers(0, 10**12), st.integers(0, 10**15),
+    st.integers(0, 10**6),
+)  # fmt: skip
+def test_kernel_forms_agree(
+    form: str, constants: dict[str, float], n_bytes: int, flops: int, units: int
+) -> None:
+    exact = time_count.kernel(form, constants, Fraction(n_bytes), Fraction(flops), Fraction(units))
+    call = kernel_time(kernel_of(form, constants), float(n_bytes), float(flops), units)
+    close("kernel times", call.time_s, exact, form, constants)
+
+
+def rows_of(
+    a: Plain, plain: Plain, layer: Plain, fmt: str, gpus: int, tile: int | None
+) -> dict[str, Any]:
+    """What one layer reads and writes per token on one GPU, tensor by tensor."""
+    heads, read, written, copies = a["n_heads"] // gpus, Fraction(0), Fraction(0), 0
+    for name, width, n, dealt in cache_count.tensors(a):
+        here = cache_count.on_gpu(n, dealt, gpus)
+        row = here * cache_count.row_bytes(width, fmt, name)
+        sharing = -(-heads // here)
+        read += row * (1 if tile is None else -(-sharing // tile))
+        written += row
+        copies = max(copies, here)
+    index = cache_count.fixed_bytes(layer["index"], gpus) or 0
+    return {
+        "row_read_bytes": read + index, "n_copies": copies,
+        "token_write_bytes": Fraction(0) if layer["reuses_cache"] else written + index,
+    }  # fmt: skip
+
+
+@examples(100)
+@given(models(), GPUS, KV_FORMATS, st.sampled_from([None, 1, 2, 5]), st.booleans())
+def test_attention_work_agrees(
+    plain: Plain, gpus: int, fmt: str, tile: int | None, last: bool
+) -> None:
+    assume(not refused(plain["layers"], gpus))
+    model = spec_of(plain)
+    path = paths_of(model)[-1] if last and paths_of(model) else None
+    works = iter(attention_work(model, kv_dtype=fmt, tp_size=gpus, heads_per_tile=tile, path=path))
+    for layer in plain["layers"]:
+        if layer["state"]:
+            held = cache_count.fixed_bytes(layer["state"], gpus) or 0
+            close("state traffic", next(works).fixed_bytes, 2 * held)
+        a = layer["attention"]
+        if not a:
+            continue
+        work = next(works)
+        for name, expected in rows_of(a, plain, layer, fmt, gpus, tile).items():
+            close("attention traffic", getattr(work, name), expected, layer, gpus)
+        token, _, rebuild, rebuilt = time_count.scan_work(a, work.path)
+        close("attention arithmetic", work.row_flops, Fraction(2 * token, gpus), layer)
+        close("attention arithmetic", work.expand_row_flops, Fraction(2 * rebuild, gpus), layer)
+        close("attention arithmetic", work.rebuilt_row_scalars, Fraction(rebuilt, gpus), layer)
+    assert next(works, None) is None
+
+
+@examples(60)
+@given(models(), st.integers(1, 10**6), st.integers(1, 9))
+def test_multiply_adds_agree(plain: Plain, context: int, query: int) -> None:
+    def count(layers: list[Plain], q: int) -> int:
+        total = 0
+        for x in layers:
+            a = x["attention"]
+            if a and x["cached_over"] == "context":
+                path = "absorbed" if a["family"] == "mla" else (
+                    "rope_expand" if a.get("position") == "rope_expand" else "factored")  # fmt: skip
+                token, step, rebuild, _ = time_count.scan_work(a, path)
+                rows = min(context, x["window_tokens"] or context)
+                total += x["count"] * (q * (rows * token + step) + rows * rebuild)
+        return total
+
+    model, layers = spec_of(plain), plain["layers"]
+    agree(
+        "multiply-adds", attention_multiply_adds(model, context, query), count(layers, query), plain
+    )
+    ratio = Fraction(count(layers, 1), count(as_mha(layers), 1))
+    agree("arithmetic ratio", arithmetic_ratio_to_mha(model, context), ratio, plain)
+
+
+@examples(80)
+@given(models(), GPUS, st.sampled_from(weight_count.NAMES), st.integers(1, 200))
+def test_the_weights_pass_agrees(plain: Plain, gpus: int, fmt: str, tokens: int) -> None:
+    stages = [
+        stage_weights.stages(plain, f, gpus, 1, 1, weight_count, cache_count.can_run)
+        for f in (fmt, "bf16")
+    ]
+    if stages[0] is None or stages[1] is None:
+        with pytest.raises((PlacementError, SpecError)):
+            linear_work(spec_of(plain), weight_dtype=fmt, tp_size=gpus)
+        return
+    (held,), (plain_held,) = stages
+    routed = [(x["count"] * f["n_experts"] * f["hidden_dim"], Fraction(f["experts_per_token"], f["n_experts"]))
+              for x in plain["layers"] if (f := x["feed_forward"]) and f["kind"] == "experts"]  # fmt: skip
+    share = sum((w * s for w, s in routed), start=Fraction(0)) / max(1, sum(w for w, _ in routed))
+
+    def read(parts: dict[str, int]) -> int:
+        """Everything but experts, tables that are looked up and parts outside the layers."""
+        left_out = ("experts", "embeddings", "head", "extra")
+        head = parts.get("head", 0) or parts.get("embeddings", 0)
+        return sum(n for name, n in parts.items() if name not in left_out) + head
+
+    # Recurrent layers' weights are in no spec: a pass needs the weights' size, here the counted one.
+    recurrent = any(layer["state"] for layer in plain["layers"])
+    if recurrent:
+        with pytest.raises(SpecError, match="recurrent layers are not counted"):
+            linear_work(spec_of(plain), weight_dtype=fmt, tp_size=gpus)
+    given_bytes = sum(held.values()) if recurrent else None
+    ours = linear_work(spec_of(plain), weight_dtype=fmt, tp_size=gpus, weight_bytes=given_bytes)
+    close("weights' pass", ours.dense_bytes, read(held), plain)
+    flops = 2 * (read(plain_held) + share * plain_held.get("experts", 0)) / 2
+    close("weights' pass", ours.token_flops, flops, plain)
+    touched = 1 - (1 - share) ** tokens if held.get("experts") else 0
+    n_bytes = read(held) + held.get("experts", 0) * touched + tokens * 2 * plain["model_dim"]
+    close("weights' pass", ours.n_bytes(tokens), n_bytes, plain)
+
+
+LAYERS = st.fixed_dictionaries(
+    {
+        "layers": st.integers(1, 40), "row_read_bytes": st.floats(10, 50_000),
+        "token_write_bytes": st.sampled_from([0.0, 700.0, 2e6]), "n_copies": st.integers(1, 8),
+        "fixed_bytes": st.sampled_from([0.0, 3e5, 5e6]), "row_flops": st.one_of(st.floats(10, 1e4), st.floats(10, 2e6)),
+        "expand_row_flops": st.sampled_from([0.0, 1e3, 1e6]),
+        "rebuilt_row_scalars": st.sampled_from([0.0, 0.0, 512.0]),
+        "window_tokens": st.one_of(st.none(), st.none(), st.integers(1, 250)),
+        "fixed_rows": st.sampled_from([None, None, None, 150]),
+    }
+)  # fmt: skip
+
+
+@st.composite
+def designs(draw: Any) -> Plain:
+    """A step's coefficients; both sides are built from them."""
+    layers = []
+    for told in draw(st.lists(LAYERS, min_size=1, max_size=2)):
+        form = draw(st.sampled_from(FORMS))
+        kernel = "low_rank_expand" if told["rebuilt_row_scalars"] else "grouped"
+        layers.append({**told, "form": form, "rebuilding": kernel != "grouped", "kernel": kernel,
+                       "constants": draw(CONSTANTS)})  # fmt: skip
+    gpus = draw(st.sampled_from([1, 2, 8]))
+    return {
+        "layers": layers, "bandwidth": BANDWIDTH, "peak": PEAK, "n_layers": 10, "gpus": gpus,
+        "n_all_reduces": 20 if gpus > 1 else 0, "all_reduce_token_bytes": 8192.0,
+        "all_reduce": {"t0_s": 4e-6, "link_bytes_per_s": LINK,
+                       "two_shot_s": draw(st.sampled_from([None, 9e-6]))},
+        "linear": {
+            "dense_bytes": draw(st.floats(1e9, 1.01e9)), "expert_bytes": draw(st.sampled_from([0.0, 1e9])),
+            "expert_share": 0.125, "token_flops": 1e9, "embedding_row_bytes": 8192.0,
+        },
+    }  # fmt: skip
+
+
+@st.composite
+def rivals(draw: Any) -> tuple[Plain, Plain]:
+    """Two designs with equal weights whose layers differ a little, so that they cross."""
+    one = draw(designs())
+    factor, later = draw(st.floats(0.5, 0.98)), draw(st.sampled_from([0.0, 1e-8, 1e-7, 1e-6]))
+    window = draw(st.one_of(st.none(), st.integers(2, 250)))
+    layers = [
+        {**x, "row_read_bytes": x["row_read_bytes"] * factor, "window_tokens": window, "fixed_rows": None,
+         "row_flops": x["row_flops"] * draw(st.sampled_from([1.0, 0.5, 2.0])),
+         "constants": {**x["constants"], "t0_s": x["constants"]["t0_s"] + later}}
+        for x in one["layers"]
+    ]  # fmt: skip
+    return one, {**one, "layers": layers}
+
+
+PAIRS = st.one_of(rivals(), rivals(), rivals(), st.tuples(designs(), designs()))
+
+
+def product_of(design: Plain) -> StepModel:
+    own = ("form", "rebuilding", "constants")
+    layers = tuple(
+        AttentionWork(path="drawn", n_heads=8, **{k: v for k, v in x.items() if k not in own})
+        for x in design["layers"]
+    )
+    c, gpus = design["all_reduce"], design["gpus"]
+
+    def reduced(message: Any) -> tuple[Any, Any, Any]:
+        from lrkv_plan.calculators.allreduce_time import AllReduceModel, allreduce_time
+
+        model = AllReduceModel(n_gpus=gpus, **c, band90=(0.5, 2.0), basis="measured")
+        call = allreduce_time(model, message)
+        return call.time_s, call.low_s, call.high_s
+
+    work = StepWork(
+        attention=layers, linear=LinearWork(**design["linear"]), n_layers=design["n_layers"],
+        n_all_reduces=design["n_all_reduces"], tp_size=gpus, remarks=(),
+        all_reduce_token_bytes=design["all_reduce_token_bytes"],
+    )  # fmt: skip
+    kernels = tuple(
+        KernelModel(
+            **x["constants"], form=x["form"], band90=(0.9, 1.2), basis="measured", kernel=x["kernel"],
+            kv_dtype="bf16",
+        ) for x in design["layers"]
+    )  # fmt: skip
+    return StepModel(
+        work=work, kernels=kernels, mem_bandwidth_bytes_per_s=BANDWIDTH, peak_flops_per_s=PEAK,
+        all_reduce=reduced if gpus > 1 else None,
+    )  # fmt: skip
+
+
+@examples(120)
+@given(designs(), st.integers(1, 10**6), st.integers(1, 64), st.integers(1, 4))
+def test_step_times_agree(design: Plain, context: int, batch: int, query: int) -> None:
+    exact = time_count.step(design, context, batch, query)
+    ours = step_time(product_of(design), context, batch, query)
+    close("step times", ours.step_s, exact, design)
+    together = step_time(product_of(design), np.array([1, context]), batch, query)
+    close("step times of arrays", together.step_s[1], exact, design)  # type: ignore[index]
+
+
+def same_crossings(ours: Crossover, oracle: Any, *about: Any) -> None:
+    first, changes, is_close = oracle
+    assume(not is_close)  # two times within 1e-12 of each other: rounding decides
+    COMPARED[f"crossover with {len(changes)} crossings"] += 1
+    agree("first leader", ours.faster_first, first, *about)
+    agree("crossings", [(c.at, c.faster_after) for c in ours.crossings], changes, *about)
+
+
+@examples(40)
+@given(PAIRS, st.integers(1, 32), st.integers(1, 3))
+def test_context_crossings_agree_with_a_linear_scan(
+    pair: tuple[Plain, Plain], batch: int, query: int
+) -> None:
+    one, other = pair
+    ours = context_crossover(
+        (product_of(one), product_of(other)), high=300, batch_size=batch, query_tokens=query
+    )
+    scanned = time_count.crossings(
+        lambda t: (time_count.step(one, t, batch, query), time_count.step(other, t, batch, query)),
+        range(1, 301),
+    )
+    same_crossings(ours, scanned, one, other, batch, query)
+
+
+@examples(15)
+@given(PAIRS, st.integers(1, 5000), st.booleans())
+def test_scanned_crossings_agree(
+    pair: tuple[Plain, Plain], context: int, along_query: bool
+) -> None:
+    one, other = pair
+
+    def at(value: Any) -> tuple[Any, Any]:
+        sizes = (3, value) if along_query else (value, 2)
+        return step_time(product_of(one), context, *sizes), step_time(
+            product_of(other), context, *sizes
+        )
+
+    def exact(value: int) -> tuple[Fraction, Fraction]:
+        sizes = (3, value) if along_query else (value, 2)
+        return time_count.step(one, context, *sizes), time_count.step(other, context, *sizes)
+
+    ours = scanned_crossover(at, np.arange(1, 101))
+    same_crossings(ours, time_count.crossings(exact, range(1, 101)), one, other, context)
+
+
+def whole_design(plain: Plain, fmt: str, gpus: int) -> Plain | None:
+    """The oracle's coefficients of a whole model on the drawn GPU."""
+    stages = stage_weights.stages(plain, "bf16", gpus, 1, 1, weight_count, cache_count.can_run)
+    if stages is None:
+        return None
+    held = stages[0]
+    layers, reduces = [], 0
+    for x in plain["layers"]:
+        a = x["attention"]
+        path = "absorbed" if a["family"] == "mla" else (
+            "rope_expand" if a.get("position") == "rope_expand" else "factored")  # fmt: skip
+        token, _, rebuild, rebuilt = time_count.scan_work(a, path)
+        layers.append({
+            **rows_of(a, plain, x, fmt, gpus, None), "layers": x["count"], "fixed_bytes": 0,
+            "row_flops": Fraction(2 * token, gpus), "expand_row_flops": Fraction(2 * rebuild, gpus),
+            "rebuilt_row_scalars": Fraction(rebuilt, gpus), "fixed_rows": None, "form": "base",
+            "window_tokens": x["window_tokens"], "rebuilding": False, "constants": DATASHEET | {"work_unit_s": 0.0},
+        })  # fmt: skip
+        reduces += x["count"] * (1 + (x["feed_forward"]["kind"] != "none"))
+    dense = sum(n for k, n in held.items() if k not in ("experts", "embeddings", "head", "extra"))
+    dense += held.get("head", 0) or held.get("embeddings", 0)
+    return {
+        "layers": layers, "bandwidth": BANDWIDTH, "peak": PEAK, "gpus": gpus, "all_reduce": REDUCING,
+        "n_layers": sum(x["count"] for x in plain["layers"]),
+        "n_all_reduces": reduces if gpus > 1 else 0, "all_reduce_token_bytes": 2 * plain["model_dim"],
+        "linear": {"dense_bytes": dense, "expert_bytes": 0, "expert_share": 0, "token_flops": dense,
+                   "embedding_row_bytes": 2 * plain["model_dim"]},
+    }  # fmt: skip
+
+
+@st.composite
+def compared(draw: Any) -> tuple[Plain, str, str]:
+    plain = draw(models(plain=True))
+    width = draw(st.sampled_from([100, 24]))
+    block = {"kind": "dense", "hidden_dim": width, "gated": True, "bias": False}
+    heads = draw(st.sampled_from([2, 4, 8]))
+    a = {"family": "mha", "n_heads": heads, "n_kv_heads": heads, "head_dim": draw(st.sampled_from([16, 40])),
+         "v_head_dim": 16, **dict.fromkeys(("output_bias", "output_gate", "qk_norm"), False),
+         **dict.fromkeys(("qkv_bias", "sinks", "value_from_key"), False)}  # fmt: skip
+    layers = [{**plain["layers"][0], "attention": a, "feed_forward": block, "count": 3}]
+    texts = st.sampled_from(
+        ["mha", "mqa", "gqa:2", "mla:40+8", "lrkv:5", "lrkv:3,groups=2", "lrkv:16"]
+    )
+    return {**plain, "layers": layers}, draw(texts), draw(texts)
+
+
+def swapped(plain: Plain, text: str) -> Plain:
+    """The described design, through the product's text parser: only its fields are taken."""
+    (group,) = swap_attention(spec_of(plain), text).layers
+    assert group.attention is not None
+    a = {**plain["layers"][0]["attention"], **group.attention.model_dump()}
+    return {**plain, "layers": [{**plain["layers"][0], "attention": a}]}
+
+
+@examples(25)
+@given(
+    compared(),
+    KV_FORMATS,
+    st.sampled_from(["context_tokens", "batch_size", "query_tokens", "rank", "tp_size"]),
+)
+def test_comparisons_of_whole_models_agree(
+    case: tuple[Plain, str, str], fmt: str, over: str
+) -> None:
+    plain, *texts = case
+    if over == "rank":
+        texts = ["lrkv:4", texts[1]]
+    point = {"context_tokens": 700, "batch_size": 4, "query_tokens": 2, "tp_size": 1}
+    ours = compare(
+        spec_of(plain), (texts[0], texts[1]), GPU, over=over, point=point, at_most=40, kv_dtype=fmt,
+        weight_dtype="bf16",
+    ).crossover  # fmt: skip
+
+    def exact(value: int) -> tuple[Fraction, Fraction] | None:
+        told = {**point, over: value}
+        named = [at_rank(t, value) if over == "rank" else t for t in texts]
+        found = [whole_design(swapped(plain, t), fmt, told["tp_size"]) for t in named]
+        if found[0] is None or found[1] is None:
+            return None
+        sizes = told["context_tokens"], told["batch_size"], told["query_tokens"]
+        return time_count.step(found[0], *sizes), time_count.step(found[1], *sizes)
+
+    values = range(0, 17) if over == "rank" else range(1, 41)
+    times = {v: t for v in values if (t := exact(v)) is not None}
+    agree("compared from", (ours.low, ours.high), (min(times), max(times)), plain, over)
+    same_crossings(ours, time_count.crossings(times.__getitem__, times), plain, texts, over, fmt)
+
+
+@examples(40)
+@given(models(plain=True), GPUS, KV_FORMATS, st.integers(1, 10**6), st.integers(1, 40))
+def test_steps_of_whole_models_agree(
+    plain: Plain, gpus: int, fmt: str, context: int, batch: int
+) -> None:
+    block = {"kind": "dense", "hidden_dim": 48, "gated": True, "bias": False}
+    plain = {**plain, "layers": [{**x, "feed_forward": block} for x in plain["layers"]]}
+    design = whole_design(plain, fmt, gpus)
+    if design is None:
+        return
+    ours = step_time(
+        step_model(spec_of(plain), GPU, kv_dtype=fmt, weight_dtype="bf16", tp_size=gpus),
+        context,
+        batch,
+    )
+    close(
+        "steps of whole models",
+        ours.step_s,
+        time_count.step(design, context, batch, 1),
+        plain,
+        gpus,
+    )
+    work = step_work(spec_of(plain), kv_dtype=fmt, tp_size=gpus)
+    agree("all-reduces", work.n_all_reduces, design["n_all_reduces"], plain)
