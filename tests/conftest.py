@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
@@ -13,10 +16,11 @@ from hypothesis import settings
 import lrkv_plan
 from lrkv_plan.specs.model import ModelSpec
 
-# The same cases on every run; HYPOTHESIS_SEARCH=1 draws new ones.
-settings.register_profile("repeatable", derandomize=True)
-if not os.environ.get("HYPOTHESIS_SEARCH"):
-    settings.load_profile("repeatable")
+# The same cases on every run; HYPOTHESIS_SEARCH=1 draws new ones. No deadline: other processes
+# may take the time.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None)
+settings.load_profile("search" if os.environ.get("HYPOTHESIS_SEARCH") else "repeatable")
 
 SOURCE = {"citation": "made up for a test", "read_on": "2026-11-30"}
 
@@ -35,6 +39,16 @@ def make_model(attention: dict[str, Any], **changes: Any) -> ModelSpec:
 def only_notes(stderr: str) -> bool:
     """Whether a command said nothing on stderr but the notes of its table."""
     return all(line.startswith("note: ") for line in stderr.splitlines())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_built_once() -> Iterator[None]:
+    """Building all commands takes longer than most of them run, and nothing changes them."""
+    import typer.testing
+
+    built = functools.cache(typer.testing._get_command)
+    with mock.patch.object(typer.testing, "_get_command", built):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from pydantic import ValidationError
@@ -36,11 +37,19 @@ def parse_attention(text: str, backbone: Backbone) -> AttentionSpec:
         family, rest = head, ",".join([*option_texts, rest]) if rest else ",".join(option_texts)
     cls = spec_class(family.lower())
     try:
-        return cls.on_backbone(backbone, family.lower(), _fields(cls, rest))
+        return _on_backbone(cls, family.lower(), rest, backbone)
     except ValidationError as error:
         raise SpecError(f"attention {shown(text)}: {explain(error, cls)}") from None
     except SpecError as error:
         raise SpecError(f"attention {shown(text)}: {error}") from None
+
+
+@functools.lru_cache(maxsize=4096)  # searches for a rank ask for the same designs again
+def _on_backbone(
+    cls: type[AttentionSpec], family: str, rest: str, backbone: Backbone
+) -> AttentionSpec:
+    """The design, frozen, so that all who ask for it may share it."""
+    return cls.on_backbone(backbone, family, _fields(cls, rest))
 
 
 def _fields(cls: type[AttentionSpec], rest: str) -> dict[str, Any]:

@@ -121,6 +121,7 @@ def test_a_resample_of_every_point_once_is_the_fit_itself(form: str) -> None:
     assert np.exp(logs[0]) == pytest.approx(known, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_in_at_least_85_of_100_runs() -> None:
     hits: dict[str, int] = dict.fromkeys(("t0_s", "beta", "phi"), 0)
     for seed in range(100):

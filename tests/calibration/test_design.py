@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+pytest.importorskip("torch")
+
 from lrkv_plan.attention.families import layout_of
 from lrkv_plan.calibration.decode.paths import PATHS, paths_for
 from lrkv_plan.calibration.design import (

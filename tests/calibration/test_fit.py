@@ -102,6 +102,7 @@ def test_the_form_that_made_the_times_is_chosen(form: str) -> None:
     assert [c.fit.form for c in chosen] == [form]
 
 
+@pytest.mark.slow
 def test_the_stated_band_holds_its_share_of_rows_never_seen() -> None:
     hits = []
     for seed in range(6):

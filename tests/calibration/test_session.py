@@ -16,6 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from lrkv_plan.calibration import machine, session

@@ -9,6 +9,9 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from lrkv_plan.calibration import machine, timing

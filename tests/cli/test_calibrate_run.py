@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+pytest.importorskip("torch")
+
 from lrkv_plan.calibration import run as run_module
 from lrkv_plan.calibration import session
 from lrkv_plan.calibration.decode.step import DecodeStep
