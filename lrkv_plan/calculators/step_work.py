@@ -80,6 +80,7 @@ def linear_work(
     PlacementError
         If weights cannot be dealt out.
     """
+    check_model("model", model)
     parallel = Parallelism(tp_size=one_count("tp_size", tp_size))
     if weight_bytes is None:
         refuse_unbounded_weights(model)
