@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("scipy")
-
 from benchmarks.fuzz import search
 from benchmarks.fuzzing.damage import damaged_document
 from benchmarks.fuzzing.inputs import SOURCES, Input, input_of
 from benchmarks.fuzzing.judging import faults
 from benchmarks.fuzzing.options import is_contained
 from benchmarks.fuzzing.running import prepared, run
+
+pytest.importorskip("scipy")
+
 
 SEED = 20_261_130
 N_INPUTS = 300
