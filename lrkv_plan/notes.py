@@ -28,3 +28,13 @@ class Note:
         """The sentence as people read it, with its subject in front."""
         about = "" if self.subject is None else f"{self.subject}: "
         return f"{_PREFIXES.get(self.kind, '')}{about}{self.text}"
+
+
+def definition(text: str) -> Note:
+    """A note that says what a word or a column means."""
+    return Note(kind="definition", text=text)
+
+
+def limit(text: str) -> Note:
+    """A note that says where the answer stops being true, or what it leaves out."""
+    return Note(kind="limit", text=text)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.formats import storage_format
+from lrkv_plan.notes import Note, definition, limit
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent, ratio
 from lrkv_plan.report.views.specs import DESIGN, at_least, listed, model_inputs
 from lrkv_plan.specs.budget import parse_budget
@@ -90,28 +91,34 @@ def _cache_inputs(model: ModelSpec, workload: Workload, contexts: list[int]) -> 
     }
 
 
-def _cache_remarks(model: ModelSpec, rows: Sequence[CacheRow], workload: Workload) -> Iterator[str]:
+def _cache_remarks(
+    model: ModelSpec, rows: Sequence[CacheRow], workload: Workload
+) -> Iterator[str | Note]:
     windows = sorted({g.window_tokens for g in model.layers if g.window_tokens is not None})
     if windows:
-        yield (
+        yield definition(
             f"some layers keep at most {listed(windows)} tokens, so a cache is smaller than "
             "B/token times its context"
         )
     if any(row.index_bytes_per_token for row in rows):
-        yield "cache includes sparse-index keys (index B/token), which B/token leaves out"
+        yield definition(
+            "cache includes sparse-index keys (index B/token), which B/token leaves out"
+        )
     if any(row.state_bytes_per_sequence for row in rows):
-        yield "cache includes recurrent state, which does not grow with the context"
+        yield definition("cache includes recurrent state, which does not grow with the context")
     if any(row.encoder_bytes_per_token for row in rows):
         tokens = workload.encoder_tokens or model.encoder_tokens
         yield (
-            f"cache includes cross-attention over {tokens:,} encoder tokens"
+            definition(f"cache includes cross-attention over {tokens:,} encoder tokens")
             if tokens
-            else "cross-attention is not in the cache: the number of encoder tokens is not "
-            "stated (--encoder-tokens)"
+            else limit(
+                "cross-attention is not in the cache: the number of encoder tokens is not "
+                "stated (--encoder-tokens)"
+            )
         )
     longest = max((row.context_tokens for row in rows), default=0)
     if model.max_context_tokens and longest > model.max_context_tokens:
-        yield f"the model's own maximum is {model.max_context_tokens:,} tokens"
+        yield limit(f"the model's own maximum is {model.max_context_tokens:,} tokens")
     yield from model.remarks
 
 
@@ -186,12 +193,14 @@ def rank_table(
     )
 
 
-def _own_remarks(model: ModelSpec, inputs: dict[str, Any], own: OwnReading | None) -> Iterator[str]:
+def _own_remarks(
+    model: ModelSpec, inputs: dict[str, Any], own: OwnReading | None
+) -> Iterator[str | Note]:
     """Both readings of a share, where they differ."""
     if own is None:
         return
     held = f"holds rank {own.largest.value}" if own.largest else "holds not even rank 0"
-    yield (
+    yield definition(
         f"{parse_budget(inputs['budget']).described} is {float(own.budget_share_of_own):.4g} times "
         f"what this model caches now ({design_label(model)}); {own.text} {held} "
         f"(--budget '{own.text}')"
@@ -209,17 +218,17 @@ _CEILING_KEYS = (
 )
 
 
-def _rank_remarks(inputs: dict[str, Any], answer: RankCeiling) -> Iterator[str]:
+def _rank_remarks(inputs: dict[str, Any], answer: RankCeiling) -> Iterator[str | Note]:
     if answer.padded.spare_bytes_per_token_per_gpu < 0:
-        yield (
+        yield limit(
             f"rank {answer.largest.value} padded to a multiple of {answer.alignment} exceeds the "
             f"budget; rank {answer.aligned.value} does not"
         )
     if answer.latent is not None and inputs["mla_rope_dim"] is None:
         yield "MLA's rotary width is the backbone's own, or half a head (--mla-rope-dim)"
     if inputs["position"] == "rope_rank":
-        yield "rope_rank is exact only if the trained basis spans whole rotary planes"
-    yield (
+        yield limit("rope_rank is exact only if the trained basis spans whole rotary planes")
+    yield definition(
         f"of MHA, weights and arithmetic compare with MHA on the same backbone; arithmetic at "
         f"{inputs['context_tokens']:,} cached tokens, softmax and rotations not counted"
     )
@@ -263,7 +272,10 @@ def rank_fit_table(model: ModelSpec, inputs: Row, answer: RankFit) -> Table:
             Column(key="waste_share", title="waste", text=percent),
         ),
         notes=(
-            f"ranks are stored at multiples of {answer.alignment}; of MHA compares what is stored",
+            definition(
+                f"ranks are stored at multiples of {answer.alignment}; of MHA compares what is "
+                "stored"
+            ),
             *answer.remarks,
             *model.remarks,
         ),
@@ -337,7 +349,9 @@ def shard_table(model: ModelSpec, rows: Sequence[ShardRow], inputs: dict[str, An
         ),
         notes=(
             *dict.fromkeys(
-                f"refused: {row.attention}: {row.refused}" for row in rows if row.refused
+                Note(kind="refusal", subject=row.attention, text=row.refused)
+                for row in rows
+                if row.refused
             ),
             *_policy_remarks(rows),
             *model.remarks,

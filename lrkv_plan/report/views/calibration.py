@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.calibration.whole_folder import write_together
 from lrkv_plan.errors import CalibrationError, UsageError
+from lrkv_plan.notes import Note
 from lrkv_plan.report.series.calibration import predicted_vs_measured
 from lrkv_plan.report.tables import Column, Table, as_row, count, to_csv, to_markdown
 
@@ -161,8 +162,8 @@ def fit_table(result: FitResult, *, force: bool = False, remarks: Sequence[str] 
     )
 
 
-def _refused(reason: str | None) -> list[str]:
-    return [f"refused: {reason}"] if reason else []
+def _refused(reason: str | None) -> list[Note]:
+    return [Note(kind="refusal", text=reason)] if reason else []
 
 
 def microseconds(value: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.notes import Note
+from lrkv_plan.notes import Note, definition, limit
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
 from lrkv_plan.report.views.specs import model_inputs
 from lrkv_plan.units import format_bytes
@@ -66,11 +66,11 @@ def bounded(left_out: Sequence[str], bound: str = "Upper bound") -> str:
     return f"{bound}, weights leave out {'; '.join(left_out)}: " if left_out else ""
 
 
-def beyond_maximum(model: ModelSpec, context_tokens: int) -> Iterator[str]:
+def beyond_maximum(model: ModelSpec, context_tokens: int) -> Iterator[Note]:
     """A warning where the context is longer than the model's own maximum."""
     most = model.max_context_tokens
     if most is not None and context_tokens > most:
-        yield (
+        yield limit(
             f"{context_tokens:,} tokens exceed the model's own maximum of {most:,}: engines refuse "
             "them unless positions are rescaled (such as YaRN)"
         )
@@ -177,14 +177,17 @@ def _remarks(
             )
     for answer in answers:
         if answer.row is not None:
-            yield from (f"{answer.attention}: {remark}" for remark in answer.row.remarks)
+            yield from (
+                Note(kind="assumption", subject=answer.attention, text=remark)
+                for remark in answer.row.remarks
+            )
     if any(answer.row and answer.row.budget for answer in answers):
-        yield _budget_range(answers)
+        yield limit(_budget_range(answers))
     yield from (
         Note(kind="provenance", text=note) for answer in answers for note in answer.rests_on
     )
     if population is not None:
-        yield (
+        yield definition(
             f"{population.n_sequences:,} sequences of {population.name}: admitted in arrival "
             "order, against an estimate with all of them at the mean length"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.latency.crossover import describe
 from lrkv_plan.memory.weights import uncounted_weights
-from lrkv_plan.notes import Note
+from lrkv_plan.notes import Note, definition, limit
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
 from lrkv_plan.report.views.calibration import share
 from lrkv_plan.report.views.capacity import beyond_maximum, bounded, deployment_inputs
@@ -71,10 +71,14 @@ def basis_table(model: ModelSpec, gpu: str, steps: Sequence[tuple[str, StepModel
             Column(key="identified", title="identified", text=", ".join, is_number=False),
         ),
         notes=(
-            "basis: measured on this GPU; other_shape, measured there for another shape; "
-            "generation, lent by a GPU of the same generation; datasheet, typical efficiencies; "
-            "assumed, no such kernel was measured anywhere",
-            "band: factors on the predicted time that hold 90 % of held-out measurements",
+            definition(
+                "basis: measured on this GPU; other_shape, measured there for another shape; "
+                "generation, lent by a GPU of the same generation; datasheet, typical efficiencies; "
+                "assumed, no such kernel was measured anywhere"
+            ),
+            definition(
+                "band: factors on the predicted time that hold 90 % of held-out measurements"
+            ),
             *(Note(kind="provenance", text=note) for note in notes),
         ),
     )
@@ -143,7 +147,7 @@ def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
             f"rank in it is {plan.ceiling.largest.value}, {plan.ceiling.aligned.value} as a "
             f"multiple of {plan.ceiling.alignment}",
             *_load_remarks(plan, has_load),
-            Note(kind="limit", text=LRKV_POSITIONS),
+            limit(LRKV_POSITIONS),
             *(Note(kind="refusal", text=reason) for reason in plan.refused),
             *(Note(kind="provenance", text=note) for note in plan.rests_on),
             *model.remarks,
@@ -161,16 +165,18 @@ def _plan_title(model: ModelSpec, plan: Plan) -> str:
     )
 
 
-def _load_remarks(plan: Plan, has_load: bool) -> Iterator[str]:
+def _load_remarks(plan: Plan, has_load: bool) -> Iterator[Note]:
     everywhere = "" if plan.n_replicas == 1 else f", on all {plan.n_replicas:,} replicas together"
-    yield f"fits: full-length sequences that the cache holds{everywhere}"
+    yield definition(f"fits: full-length sequences that the cache holds{everywhere}")
     if has_load:
-        yield (
+        yield definition(
             "served: the load of the row; its times, tok/s and cost are at that load, decode only; "
             "a row without one shows none"
         )
     else:
-        yield "each row is timed at its own full load: ms/token, tok/s and cost with all that fits"
+        yield definition(
+            "each row is timed at its own full load: ms/token, tok/s and cost with all that fits"
+        )
 
 
 def _cost(rows: Sequence[Row]) -> tuple[Column, ...]:
@@ -245,10 +251,12 @@ def step_parts_table(planned: Table) -> Table:
             *(Column(key=key, title=f"{title} ms", text=milliseconds) for key, title in parts),
         ),
         notes=(
-            "batch: sequences of one replica, the row's own load",
-            "step: parts summed, nothing overlapped, which is the prediction; all overlapped: the "
-            "slowest resource alone",
-            "at best, at worst: all constants at the ends of their bands together",
+            definition("batch: sequences of one replica, the row's own load"),
+            definition(
+                "step: parts summed, nothing overlapped, which is the prediction; all overlapped: "
+                "the slowest resource alone"
+            ),
+            definition("at best, at worst: all constants at the ends of their bands together"),
         ),
     )
 
@@ -288,7 +296,9 @@ def steps_table(
         ),
         notes=(
             *beyond_maximum(model, int(inputs["context_tokens"])),
-            "step: parts summed, nothing overlapped, of the named GPUs' sequences together",
+            definition(
+                "step: parts summed, nothing overlapped, of the named GPUs' sequences together"
+            ),
             *(Note(kind="provenance", text=note) for note in notes),
         ),
     )
@@ -331,10 +341,10 @@ def crossover_table(
     )
 
 
-def _left_out_remarks(model: ModelSpec, inputs: Row) -> Iterator[str]:
+def _left_out_remarks(model: ModelSpec, inputs: Row) -> Iterator[Note]:
     """What both designs' weights leave out; it lengthens both steps alike."""
     if inputs.get("weight_bytes_per_gpu") is None and uncounted_weights(model):
-        yield (
+        yield limit(
             f"times are lower bounds: weights leave out {'; '.join(uncounted_weights(model))}; the "
             "difference of two designs does not depend on it"
         )
@@ -353,11 +363,11 @@ def _crossing_row(labels: Sequence[str], crossover: Crossover, index: int) -> di
     }
 
 
-def _band_remarks(labels: Sequence[str], crossover: Crossover) -> Iterator[str]:
+def _band_remarks(labels: Sequence[str], crossover: Crossover) -> Iterator[Note]:
     for crossing in crossover.crossings:
         early = "never" if crossing.earliest is None else f"{crossing.earliest:,}"
         late = "never" if crossing.latest is None else f"{crossing.latest:,}"
-        yield (
+        yield limit(
             f"{labels[crossing.faster_after]} from {crossing.at:,}; from {early} with its "
             f"attention at the fast end of its band and the other's at the slow end, {late} the "
             "other way"
@@ -386,8 +396,8 @@ def roofline_table(
             Column(key="compute_s", title="compute ms", text=milliseconds),
         ),
         notes=(
-            "datasheet bandwidth and dense peak, no efficiencies: a bound, not a prediction",
-            "units fp32 are ordinary units, the others tensor cores",
+            limit("datasheet bandwidth and dense peak, no efficiencies: a bound, not a prediction"),
+            definition("units fp32 are ordinary units, the others tensor cores"),
             *model.remarks,
         ),
     )
