@@ -73,8 +73,8 @@ def basis_table(model: ModelSpec, gpu: str, steps: Sequence[tuple[str, StepModel
         notes=(
             definition(
                 "basis: measured on this GPU; other_shape, measured there for another shape; "
-                "generation, lent by a GPU of the same generation; datasheet, typical efficiencies; "
-                "assumed, no such kernel was measured anywhere"
+                "generation, lent by a GPU of the same generation; datasheet, typical "
+                "efficiencies; assumed, no such kernel was measured anywhere"
             ),
             definition(
                 "band: factors on the predicted time that hold 90 % of held-out measurements"
