@@ -68,7 +68,9 @@ def share(name: str, value: Any) -> Fraction:
     except UsageError as error:
         raise ArgumentError(name, f": {error}") from None
     if not 0 < found <= 1:
-        raise ArgumentError(name, f" {shown(value)}: must be above 0 and at most 1")
+        raise ArgumentError(
+            name, f" {shown(value)}: must be above 0 and at most 1, such as 0.9 or 90%"
+        )
     return found
 
 

@@ -44,6 +44,8 @@ def audit(
     from lrkv_plan.auditing.claim import claim_schema
     from lrkv_plan.report.views.audit import schema_document
 
-    if verdict or claims is not None:
-        raise UsageError("--schema prints the schema alone and takes neither a file nor --verdict")
+    if claims is not None:
+        raise UsageError("--schema prints the schema alone and takes no file")
+    if verdict:
+        raise UsageError("--verdict: --schema prints the schema alone; leave it out")
     return schema_document(claim_schema())

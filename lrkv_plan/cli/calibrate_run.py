@@ -13,7 +13,7 @@ from lrkv_plan import units, words
 from lrkv_plan.cli.options import writes_table
 from lrkv_plan.cli.progress import progress_line
 from lrkv_plan.cli.result_folder import result_folder
-from lrkv_plan.errors import CalibrationError, UsageError, shown
+from lrkv_plan.errors import ArgumentError, CalibrationError, UsageError, shown
 from lrkv_plan.report.tables import Table
 
 if TYPE_CHECKING:
@@ -132,8 +132,9 @@ def thread_count(text: str | None) -> int | None:
 
     try:
         return words.count("threads", text)
-    except UsageError as error:
-        raise UsageError(f"{error}; this process may use {n_cores()} cores") from None
+    except ArgumentError as error:
+        problem = f"{error.problem}; this process may use {n_cores()} cores"
+        raise ArgumentError(error.names, problem) from None
 
 
 def _seed(text: str) -> int:

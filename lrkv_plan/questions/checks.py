@@ -168,7 +168,7 @@ def _fit_options(text: str, alternations: Number | None) -> FitOptions | None:
     if text in ("auto", "none"):
         if alternations is not None:
             raise ArgumentError(
-                "alternations", f": needs --fit-ranks all or a list of ranks, not {text}"
+                "alternations", f" needs --fit-ranks all or a list of ranks, not {text}"
             )
         return None
     from lrkv_plan.checkpoint.spectra import MAX_ALTERNATIONS, FitOptions

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 import lrkv_plan
-from lrkv_plan.cli import options as capacity_inputs
 from lrkv_plan.cli.app import app
 from lrkv_plan.loader import load_all_hardware
+from lrkv_plan.questions.arguments import deployment_of
 from lrkv_plan.report.explorer import Measure, SliderGrid, slider_grid
 from lrkv_plan.report.request import ReportRequest, settle
 from lrkv_plan.serving.load import LatencyTarget
@@ -20,15 +20,8 @@ MODEL, GPU = "llama-3.2-1b", "h100-sxm"
 
 
 def grid_of(model: str, **options: Any) -> SliderGrid:
-    told: dict[str, Any] = {
-        "engine": "vllm", "context_tokens": 8192, "kv_dtype": "bf16", "tp_size": 1,
-        "n_gpus": None, "weight_dtype": None, "weights": None, "utilisation": None,
-        "kv_memory": None, "alignment": 16, "spec_dir": None,
-    }  # fmt: skip
     spec = lrkv_plan.load_model(model)
-    deployment = capacity_inputs.one_deployment(
-        model_text=model, model=spec, gpu=GPU, **{**told, **options}
-    )
+    deployment = deployment_of(model, spec, gpu=GPU, **{"context_tokens": 8192, **options})
     request = ReportRequest(
         model=spec, deployment=deployment, model_text=model, gpu_text=GPU,
         target=LatencyTarget(relatives=tuple(load_all_hardware())),
