@@ -39,8 +39,8 @@ EngineOption = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME[@VERSION]",
-        help="ideal, paged, vllm, vllm_v0, vllm_ascend, sglang, tensorrt_llm, llama_cpp or "
-        "ik_llama_cpp; with a version vllm@0.11.0.",
+        help="ideal, paged, vllm, vllm_v0, vllm_ascend, sglang, tensorrt_llm, llama_cpp, "
+        "ik_llama_cpp or one that a package adds; with a version vllm@0.11.0.",
     ),
 ]
 WeightDtypeOption = Annotated[
@@ -478,10 +478,9 @@ def refuse_beside_pool(kv_memory: str | None, *, is_timed: bool) -> None:
 
 def refuse_unread(engine: "EngineName") -> None:
     """Refuse settings that were given and that the engine's rules do not read."""
-    from lrkv_plan.serving.engine import READS
+    from lrkv_plan.serving.engine import SETTINGS, engine_record
 
-    settings = ("page_tokens", "max_batched_tokens", "prefix_cache")
-    unread = [name for name in settings if name not in READS[engine.name]]
+    unread = [name for name in SETTINGS if name not in engine_record(engine.name).reads]
     refuse(unread, f"the rules of {engine.name} do not use it; leave it out")
 
 

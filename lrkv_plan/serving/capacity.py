@@ -15,14 +15,14 @@ from lrkv_plan.memory.cache import ratio_to_mha
 from lrkv_plan.memory.largest import largest_fitting, latent_bound_remark, widest_latent
 from lrkv_plan.memory.population import PopulationAccount, account_population
 from lrkv_plan.memory.weights import refuse_unbounded_weights, uncounted_weights
-from lrkv_plan.serving.budget_rules import MemoryBudget, budget_for
+from lrkv_plan.serving.budget import MemoryBudget, budget_for
 from lrkv_plan.serving.deployment import (
     Deployment,
     check_pool,
     checkpoint_remarks,
     known_weight_bytes,
 )
-from lrkv_plan.serving.engine import pool_of
+from lrkv_plan.serving.engine import engine_record, pool_of
 from lrkv_plan.serving.pool import Pool
 from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.specs.design import design_label, swap_attention
@@ -311,8 +311,9 @@ MOST_TP_SIZE = 64
 def what_to_try(model: ModelSpec, deployment: Deployment) -> tuple[str, ...]:
     """Changes of one setting with which at least one sequence fits, each with what it gives.
 
-    Wider tensor parallelism on the GPUs that there are, an fp8 cache, fp8 weights, and the longest
-    context within the model's own maximum. Another design is no advice: it means training.
+    Wider tensor parallelism on the GPUs that there are, a cache and weights in the 8-bit formats
+    that the engine has, and the longest context within the model's own maximum. Another design is
+    no advice: it means training.
     """
     return tuple(_suggestions(model, deployment))
 
@@ -327,14 +328,17 @@ def _suggestions(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
             yield f"--tp-size {tp_size} fits {row.max_sequences:,}"
             break
         tp_size *= 2
-    if settings.kv_dtype not in ("fp8", "fp8_ds_mla"):
-        row = _fits(model, replace(deployment, settings=replace(settings, kv_dtype="fp8")))
+    engine = engine_record(deployment.engine.name)
+    if engine.small_kv_dtypes and settings.kv_dtype not in engine.small_kv_dtypes:
+        kv_dtype = engine.small_kv_dtypes[0]
+        row = _fits(model, replace(deployment, settings=replace(settings, kv_dtype=kv_dtype)))
         if row is not None:
-            yield f"--kv-dtype fp8 fits {row.max_sequences:,}"
-    if deployment.kv_memory_bytes is None and deployment.weight_bytes is None:
-        row = _fits(model, replace(deployment, weight_dtype="fp8"))
+            yield f"--kv-dtype {kv_dtype} fits {row.max_sequences:,}"
+    weight_dtype = engine.small_weight_dtype
+    if weight_dtype and deployment.kv_memory_bytes is None and deployment.weight_bytes is None:
+        row = _fits(model, replace(deployment, weight_dtype=weight_dtype))
         if row is not None:
-            yield f"--weight-dtype fp8 fits {row.max_sequences:,}"
+            yield f"--weight-dtype {weight_dtype} fits {row.max_sequences:,}"
     context = _longest_context(model, deployment)
     if context:
         yield f"--context-tokens {context} fits 1"

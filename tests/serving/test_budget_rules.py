@@ -11,13 +11,13 @@ import pytest
 import lrkv_plan
 from lrkv_plan.errors import SpecError, UsageError
 from lrkv_plan.memory.weights import weight_bytes_per_gpu
-from lrkv_plan.serving.budget_rules import MemoryBudget, budget_for
-from lrkv_plan.serving.engine import ENGINES, engine_named
+from lrkv_plan.serving.budget import MemoryBudget, budget_for
+from lrkv_plan.serving.engine import built_in_engines, engine_named
 from lrkv_plan.serving.engines.vllm import default_max_sequences
-from lrkv_plan.serving.engines.vllm_activation import GIB
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.units import GIB
 
 GOLDEN_MODELS = Path(__file__).parents[1] / "golden" / "models"
 H100 = lrkv_plan.load_hardware("h100-sxm")
@@ -142,7 +142,7 @@ def test_given_weights_replace_the_count_and_say_so(paper: ModelSpec) -> None:
         budget(paper, weight_dtype="bf16")
 
 
-@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize("engine", sorted(built_in_engines()))
 def test_every_engine_has_a_budget_whose_terms_say_where_they_come_from(engine: str) -> None:
     got = budget(engine=engine, tp_size=2, pp_size=2)
     assert len(got.stages) == 2
