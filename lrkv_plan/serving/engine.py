@@ -12,7 +12,7 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -142,8 +142,8 @@ def _entry_points() -> dict[str, EntryPoint]:
     """Engines of installed packages, by name and not yet loaded; looked for once, when asked."""
     from importlib.metadata import entry_points
 
-    found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-    return {name: point for name, point in found.items() if name not in built_in_engines()}
+    points = entry_points(group=ENTRY_POINT_GROUP)
+    return {point.name: point for point in points if _built_in(point.name) is None}
 
 
 @functools.cache
@@ -174,6 +174,14 @@ def engine_names() -> tuple[str, ...]:
     return (*sorted(built_in_engines()), *sorted(_entry_points()))
 
 
+def _built_in(name: str) -> Engine | None:
+    return _called(name, built_in_engines().values())
+
+
+def _called(name: str, records: Iterable[Engine]) -> Engine | None:
+    return next((one for one in records if name in (one.name, *one.aliases)), None)
+
+
 def engine_record(name: str) -> Engine:
     """What is known of the engine of that name or alias.
 
@@ -186,24 +194,16 @@ def engine_record(name: str) -> Engine:
     SpecError
         If it is another package's, and broken.
     """
-    known = built_in_engines()
-    if name in known:
-        return known[name]
+    if (own := _built_in(name)) is not None:
+        return own
     if name in _entry_points():
         return _outside(name)
-    for record in _all_records():
-        if name in record.aliases:
-            return record
+    if (other := _called(name, map(_outside, _entry_points()))) is not None:
+        return other
     names = engine_names()
     raise UsageError(
         f"engine {shown(name)} is unknown{did_you_mean(name, names)}; known: {', '.join(names)}"
     )
-
-
-def _all_records() -> Iterator[Engine]:
-    yield from built_in_engines().values()
-    for name in _entry_points():
-        yield _outside(name)
 
 
 def engine_named(text: str) -> EngineName:

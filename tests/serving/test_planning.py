@@ -84,6 +84,16 @@ def test_advice_is_computed() -> None:
     assert capacity_row(BASE, replace(tight, parallel=Parallelism(tp_size=2))).max_sequences == 1
 
 
+def test_advice_names_the_formats_that_the_engine_has() -> None:
+    # 3 GiB holds 6,144 tokens in 16 bit, 11,565 in q8_0 (34 bytes per 32 scalars)
+    advice = what_to_try(BASE, stated(3, engine="llama_cpp"))
+    assert advice == ("--kv-dtype q8_0 fits 1", "--context-tokens 6144 fits 1")
+    large, gpu = load_model("llama-3.1-70b"), load_hardware("h100-nvl")
+    on_one = replace(stated(3), hardware=gpu, kv_memory_bytes=None)
+    assert "--weight-dtype fp8 fits 5" in what_to_try(large, on_one)
+    assert not what_to_try(large, replace(on_one, engine=engine_named("llama_cpp")))
+
+
 def test_advice_stays_within_the_model_and_the_gpus() -> None:
     short = BASE.model_copy(update={"max_context_tokens": 2000})
     assert capacity_row(short, stated(3)).beyond_model_maximum
