@@ -8,11 +8,12 @@ points in the group ``lrkv_plan.engines``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -26,6 +27,7 @@ from lrkv_plan.specs.deployment import (
     Version,
     parse_engine,
     pipeline_stages,
+    plain_name,
 )
 from lrkv_plan.specs.model import ModelSpec
 
@@ -142,8 +144,8 @@ def _entry_points() -> dict[str, EntryPoint]:
     """Engines of installed packages, by name and not yet loaded; looked for once, when asked."""
     from importlib.metadata import entry_points
 
-    points = entry_points(group=ENTRY_POINT_GROUP)
-    return {point.name: point for point in points if _built_in(point.name) is None}
+    points = {plain_name(point.name): point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    return {name: point for name, point in points.items() if _built_in(name) is None}
 
 
 @functools.cache
@@ -178,6 +180,13 @@ def _built_in(name: str) -> Engine | None:
     return _called(name, built_in_engines().values())
 
 
+def _working() -> Iterator[Engine]:
+    """Engines of other packages, without the broken ones: those are told to who asks for them."""
+    for name in _entry_points():
+        with contextlib.suppress(SpecError):
+            yield _outside(name)
+
+
 def _called(name: str, records: Iterable[Engine]) -> Engine | None:
     return next((one for one in records if name in (one.name, *one.aliases)), None)
 
@@ -198,7 +207,7 @@ def engine_record(name: str) -> Engine:
         return own
     if name in _entry_points():
         return _outside(name)
-    if (other := _called(name, map(_outside, _entry_points()))) is not None:
+    if (other := _called(name, _working())) is not None:
         return other
     names = engine_names()
     raise UsageError(

@@ -66,9 +66,14 @@ def parse_engine(text: str) -> EngineName:
     match = _TEXT.fullmatch(text.strip()) if len(text) < 60 else None
     if match is None:
         raise UsageError(f"engine {shown(text)}: write a name and perhaps a version, vllm@0.11.0")
-    name = match[1].lower().replace("-", "_").replace(".", "_")
+    name = plain_name(match[1])
     version = tuple(int(part) for part in match[2].split(".")) if match[2] else None
     return EngineName(name=name, version=version)
+
+
+def plain_name(text: str) -> str:
+    """An engine's name in lower case with underscores: ``llama.cpp`` is ``llama_cpp``."""
+    return text.lower().replace("-", "_").replace(".", "_")
 
 
 MAX_GPUS_PER_KIND = 65_536

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -186,6 +187,24 @@ def test_what_is_no_record_is_refused(
     installed(toy=value)
     with pytest.raises(SpecError, match=message):
         engine_record("toy")
+
+
+def test_a_broken_package_hides_no_other(installed: Callable[..., None]) -> None:
+    installed(broken="no_such_package:ENGINE", toy="tests.plugins.toy_engine:ENGINE")
+    assert engine_named("toy-server@1").name == "toy"
+    with pytest.raises(UsageError, match="did you mean 'vllm'"):
+        engine_named("vlm")
+    with pytest.raises(SpecError, match="engine broken"):
+        engine_named("broken")
+
+
+def test_a_dash_in_a_name_is_an_underscore(
+    installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed = dataclasses.replace(toy_engine.ENGINE, name="toy_engine")
+    monkeypatch.setattr(toy_engine, "ENGINE", renamed)
+    installed(**{"toy-engine": "tests.plugins.toy_engine:ENGINE"})
+    assert engine_named("toy-engine").name == engine_named("toy_engine").name == "toy_engine"
 
 
 def test_own_engines_come_first_and_cost_no_look_at_other_packages(
