@@ -1,11 +1,11 @@
 """Fits the constants of vLLM's activation peak on half of the printed budgets; prints the errors.
 
-Reads tests/golden/vllm_memory_budgets.yaml and prints the table for lrkv_plan/engines/
-vllm_activation.py. The split: configurations (model architecture, tp, pp) are numbered in order of
-first appearance; even ones are fitted, odd ones held out, so that all rows of one configuration
-(other weights, cache formats, lengths) lie on one side. The form of the formula was found with all
-rows in sight; only its constants are blind to the held-out half. Rows under only_totals came last
-and shaped neither.
+Reads tests/golden/vllm_memory_budgets.yaml and prints the table for
+lrkv_plan/serving/activation.py. The split: configurations (model architecture, tp, pp) are numbered
+in order of first appearance; even ones are fitted, odd ones held out, so that all rows of one
+configuration (other weights, cache formats, lengths) lie on one side. The form of the formula was
+found with all rows in sight; only its constants are blind to the held-out half. Rows under
+only_totals came last and shaped neither.
 
     python scripts/fit_vllm_budget.py
 """
@@ -22,13 +22,8 @@ import numpy as np
 import yaml
 
 import lrkv_plan
-from lrkv_plan.serving.budget import BudgetInputs, MemoryBudget
-from lrkv_plan.serving.budget_rules import budget_for
-from lrkv_plan.serving.engine import pool_of
-from lrkv_plan.serving.engines.vllm import placement, profiled_step
-from lrkv_plan.serving.engines.vllm_activation import (
+from lrkv_plan.serving.activation import (
     FITTED,
-    GIB,
     ActivationConstants,
     Step,
     activation_peak_bytes,
@@ -36,8 +31,12 @@ from lrkv_plan.serving.engines.vllm_activation import (
     kept_buffers_bytes,
     sampler_peak_bytes,
 )
+from lrkv_plan.serving.budget import BudgetInputs, MemoryBudget, budget_for
+from lrkv_plan.serving.engine import pool_of
+from lrkv_plan.serving.engines.vllm import placement, profiled_step
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism, parse_engine
 from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.units import GIB
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 ZERO = ActivationConstants(base_bytes=0, forward_hidden_states=0, encoder_bytes=0)

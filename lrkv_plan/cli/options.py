@@ -29,8 +29,8 @@ EngineOption = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME[@VERSION]",
-        help="ideal, paged, vllm, vllm_v0, vllm_ascend, sglang, tensorrt_llm, llama_cpp or "
-        "ik_llama_cpp; with a version vllm@0.11.0.",
+        help="ideal, paged, vllm, vllm_v0, vllm_ascend, sglang, tensorrt_llm, llama_cpp, "
+        "ik_llama_cpp or one that a package adds; with a version vllm@0.11.0.",
     ),
 ]
 WeightDtypeOption = Annotated[

@@ -193,9 +193,10 @@ def refuse_beside_pool(kv_memory: Any, **budget: Any) -> None:
 
 def refuse_unread(engine: EngineName, **settings: Any) -> None:
     """Refuse settings that were given and that the engine's rules do not read."""
-    from lrkv_plan.serving.engine import READS
+    from lrkv_plan.serving.engine import engine_record
 
-    unread = {name: value for name, value in settings.items() if name not in READS[engine.name]}
+    reads = engine_record(engine.name).reads
+    unread = {name: value for name, value in settings.items() if name not in reads}
     refuse(unread, f"the rules of {engine.name} do not use it; leave it out")
 
 

@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lrkv_plan.errors import PlacementError, UsageError
-from lrkv_plan.serving.deployment import (
-    Deployment,
-)
+from lrkv_plan.serving.capacity import CapacityRow, capacity_row, what_to_try
+from lrkv_plan.serving.deployment import Deployment
+from lrkv_plan.serving.layouts import smallest_layout
 from lrkv_plan.serving.load import Admission, LatencyTarget, admitted_by, timed_step
 from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from lrkv_plan.memory.exact import IntArray
-from lrkv_plan.serving.capacity import CapacityRow, capacity_row, smallest_layout, what_to_try
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,15 +133,12 @@ def _smallest(
             return 0  # a layout that times do not know, or whose weights cannot be dealt out
         return load.sequences if load is not None else 0
 
-    row = smallest_layout(model, deployment, n_sequences, tp_size=tp_size, serves=serves)
-    if row is None:
+    layout = smallest_layout(model, deployment, n_sequences, tp_size=tp_size, serves=serves)
+    if layout is None:
         within = "" if target is None or target.tpot_s is None else " in that time"
         refused = f"no layout up to 1,024 GPUs holds {n_sequences:,} sequences{within}"
         return Answer(attention=label, deployment=deployment, refused=refused)
-    parallel = replace(
-        deployment.parallel, tp_size=row.tp_size, dp_size=row.dp_size, ep_size=row.ep_size
-    )
-    settled = replace(deployment, parallel=parallel, n_gpus=row.n_gpus)
+    row, settled = layout.row, layout.deployment
     answer = Answer(
         attention=label, deployment=settled, row=replace(row, attention=label), is_smallest=True
     )

@@ -1,23 +1,35 @@
-"""A memory budget as a list of signed terms, each with where its number comes from.
+"""Memory that is left for the cache on each GPU: signed terms, each with where it comes from.
 
-The cache gets the sum. What each engine's terms are is said in that engine's own module.
+The cache gets the sum. What an engine's terms are is said in that engine's own file; here are the
+terms that several share, and ``budget_for``, which asks the engine's rule.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from lrkv_plan.errors import UsageError
 from lrkv_plan.formats import WeightFormat, weight_format
 from lrkv_plan.memory.weights import WeightBytes, weight_bytes_per_gpu
+from lrkv_plan.serving.engine import engine_record
 from lrkv_plan.specs.deployment import EngineName, EngineSettings, Parallelism
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.units import GIB
 
 GIVEN = "given"
 ARITHMETIC = "spec arithmetic"
+# Non-torch memory (driver context, NCCL and its buffers) of vLLM 0.19 on an H100: median of the
+# fitted rows, and a range. One GPU: least and most of 9 rows. Pipeline and tensor parallel: one
+# fitted row each, so the range is a guess. [GiB]
+NON_TORCH_GIB = {
+    "one": (0.25, 0.25, 0.26),
+    "pipeline": (0.07, 0.05, 0.26),
+    "tensor": (2.17, 2.0, 2.4),
+}
 
 
 def assumed(low_bytes: int, high_bytes: int, why: str) -> str:
@@ -184,3 +196,121 @@ def stages_of(
     """Stage budgets from terms common to all and terms of each."""
     common = tuple(shared)
     return tuple(StageBudget(terms=(*common, *own)) for own in per_stage)
+
+
+def non_torch_term(inputs: BudgetInputs) -> BudgetTerm:
+    """Driver context and libraries of an engine without figures of its own: vLLM's, up to twice."""
+    kind = "tensor" if inputs.parallel.tp_size > 1 else "one"
+    runtime = int(NON_TORCH_GIB[kind][0] * GIB)
+    return taken(
+        "non-torch", runtime, assumed(runtime, 2 * runtime, "as vLLM's"), runtime, 2 * runtime
+    )
+
+
+def weights_only_budget(inputs: BudgetInputs) -> MemoryBudget:
+    """total * utilisation - weights: an upper bound without any runtime."""
+    memory, remarks = memory_term(inputs.hardware)
+    weights, weight_remarks = weight_terms(inputs)
+    shared = [memory, utilisation_term(memory.n_bytes, inputs.utilisation)]
+    return MemoryBudget(
+        engine=inputs.engine,
+        utilisation=inputs.utilisation,
+        stages=stages_of(shared, [(term,) for term in weights]),
+        remarks=(
+            *remarks,
+            *weight_remarks,
+            "no activations and no runtime are taken off: an upper bound",
+        ),
+    )
+
+
+def budget_for(
+    engine: EngineName,
+    model: ModelSpec,
+    hardware: HardwareProfile,
+    parallel: Parallelism,
+    settings: EngineSettings,
+    *,
+    utilisation: Fraction | None = None,
+    weight_dtype: str | None = None,
+    weight_bytes: int | None = None,
+    max_sequences: int | None = None,
+) -> MemoryBudget:
+    """What one GPU of each pipeline stage has left for the cache.
+
+    Parameters
+    ----------
+    engine : decides what the fraction applies to, and what is inside it.
+    model, hardware, parallel, settings : ``settings.max_batched_tokens`` is profiled by vLLM.
+    utilisation : the engine's fraction; None takes its default.
+    weight_dtype : weight format; None takes the model's own.
+    weight_bytes : weights on one GPU as known, instead of counting them. [bytes]
+    max_sequences : vLLM's max_num_seqs; None takes its default for the GPU. [sequences]
+
+    Returns
+    -------
+    Signed terms per stage whose sum is the budget; below 0 nothing fits and the sum is what is
+    short.
+
+    Raises
+    ------
+    UsageError
+        If there is no such engine, the utilisation is not in 0..1, or the weight format is
+        not stated anywhere.
+    SpecError
+        If the weights cannot be counted from the spec and are not given.
+    PlacementError
+        If the weights cannot be dealt out.
+
+    Notes
+    -----
+    Each engine means something else by its fraction, so there is no common formula.
+    vLLM: total u - weights - activation - non-torch (- CUDA graphs from 0.21).
+    SGLang: (total - non-torch) f - weights.
+    TensorRT-LLM: (total - weights - activation - non-torch) f.
+    llama.cpp: total - weights - compute buffer.
+
+    Examples
+    --------
+    >>> from lrkv_plan import load_hardware, load_model
+    >>> from lrkv_plan.specs.deployment import parse_engine
+    >>> budget = budget_for(
+    ...     parse_engine("vllm@0.19.0"), load_model("llama-3.1-8b"), load_hardware("h100-sxm"),
+    ...     Parallelism(), EngineSettings(context_tokens=8192), utilisation=Fraction(95, 100))
+    >>> f"{budget.kv_bytes_per_gpu / 2**30:.1f} GiB"  # the engine printed 58.11
+    '58.1 GiB'
+    """
+    record = engine_record(engine.name)
+    fraction = record.utilisation.of(engine) if utilisation is None else utilisation
+    if not 0 < fraction <= 1:
+        raise UsageError(f"utilisation {float(fraction):g}: must be above 0 and at most 1")
+    budget = record.budget(
+        BudgetInputs(
+            engine=engine, model=model, hardware=hardware, parallel=parallel, settings=settings,
+            utilisation=fraction, weight_dtype=weight_dtype, weight_bytes=weight_bytes,
+            max_sequences=max_sequences,
+        )
+    )  # fmt: skip
+    return _with_remarks(budget, record.utilisation_doubt if utilisation is None else None)
+
+
+def _shortage(budget: MemoryBudget) -> str:
+    """How much is short, and the utilisation from which something is left, if there is one."""
+    stage = budget.deciding
+    short = f"nothing is left for the cache: {-stage.kv_bytes / 2**30:.2f} GiB short on each GPU"
+    missing = Fraction(-stage.kv_bytes, stage.bytes_of("memory"))
+    least = math.floor((budget.utilisation + missing) * 10_000 + 1) / 10_000
+    is_of_all = stage.bytes_of("outside utilisation") or budget.utilisation == 1
+    if not is_of_all or least > 1:
+        return f"{short}; spread the model over more GPUs"
+    return f"{short}; needs a utilisation of at least {least:.4f}"
+
+
+def _with_remarks(budget: MemoryBudget, doubt: str | None) -> MemoryBudget:
+    """The budget with what is unsure about its fraction, and the fraction that would fit."""
+    remarks = list(budget.remarks)
+    if doubt:
+        remarks.append(f"utilisation: {doubt}")
+    if budget.kv_bytes_per_gpu <= 0:
+        remarks.append(_shortage(budget))
+    return replace(budget, remarks=tuple(remarks))

@@ -15,16 +15,15 @@ from lrkv_plan.memory.cache import ratio_to_mha
 from lrkv_plan.memory.largest import largest_fitting, latent_bound_remark, widest_latent
 from lrkv_plan.memory.population import PopulationAccount, account_population
 from lrkv_plan.memory.weights import refuse_unbounded_weights, uncounted_weights
-from lrkv_plan.serving.budget_rules import MemoryBudget, budget_for
+from lrkv_plan.serving.budget import MemoryBudget, budget_for
 from lrkv_plan.serving.deployment import (
     Deployment,
     check_pool,
     checkpoint_remarks,
     known_weight_bytes,
 )
-from lrkv_plan.serving.engine import pool_of
+from lrkv_plan.serving.engine import engine_record, pool_of
 from lrkv_plan.serving.pool import Pool
-from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.specs.design import design_label, swap_attention
 from lrkv_plan.specs.model import ModelSpec
 
@@ -223,121 +222,47 @@ def _account(pool: Pool, lengths: IntArray) -> PopulationAccount:
     )
 
 
-def smallest_layout(
-    model: ModelSpec,
-    deployment: Deployment,
-    n_sequences: int,
-    *,
-    tp_size: int | None = None,
-    serves: Callable[[CapacityRow, Deployment], int] | None = None,
-    most_gpus: int = 1024,
-) -> CapacityRow | None:
-    """The fewest GPUs that hold ``n_sequences`` of full length, over layouts and replicas.
-
-    Each layout that an engine can run is filled with as many replicas as needed; ties go to the
-    smaller tensor-parallel size, then to fewer data-parallel cores. None if no layout will do.
-
-    Parameters
-    ----------
-    tp_size : searched in powers of two from 1 when None.
-    serves : sequences that a replica serves, such as those within a time target; all that it holds
-        when None. Layouts that it refuses with a ``UsageError`` are left out.
-
-    Raises
-    ------
-    UsageError
-        If ``n_sequences`` is below 1.
-    """
-    if n_sequences < 1:
-        raise UsageError(f"sequences {n_sequences}: must be at least 1")
-    best: CapacityRow | None = None
-    for parallel in _layouts(model, deployment, tp_size, most_gpus):
-        if best is not None and parallel.n_gpus >= best.n_gpus:
-            continue
-        one = replace(deployment, parallel=parallel, n_gpus=None)
-        row = _try(model, one)
-        served = 0 if row is None else row.total_sequences
-        if row is not None and served and serves is not None:
-            served = serves(row, one)
-        if not served:
-            continue
-        n_gpus = -(-n_sequences // served) * parallel.n_gpus
-        if n_gpus <= most_gpus and (best is None or n_gpus < best.n_gpus):
-            best = capacity_row(model, replace(one, n_gpus=n_gpus))
-    return best
-
-
-def _layouts(
-    model: ModelSpec, deployment: Deployment, tp_size: int | None, most_gpus: int
-) -> Iterator[Parallelism]:
-    """Tensor-parallel sizes; of mixtures also data-parallel attention that shares the experts.
-
-    A data-parallel or expert-parallel size that was stated is kept in all of them.
-    """
-    given = deployment.parallel
-    powers = [2**k for k in range(most_gpus.bit_length()) if 2**k <= most_gpus]
-    sizes = powers if tp_size is None else [tp_size]
-    yield from (replace(given, tp_size=size) for size in sizes if _may_be(given, size))
-    has_experts = any(
-        group.feed_forward is not None and group.feed_forward.kind == "experts"
-        for group in model.layers
-    )
-    if not has_experts or given.n_gpus > given.tp_size or given.ep_size > 1 or given.dcp_size > 1:
-        return
-    for size in sizes:
-        for cores in powers[1:]:
-            if size * cores <= most_gpus:
-                yield Parallelism(tp_size=size, dp_size=cores, ep_size=size * cores)
-
-
-def _may_be(given: Parallelism, tp_size: int) -> bool:
-    try:
-        replace(given, tp_size=tp_size)
-    except PlacementError:
-        return False
-    return True
-
-
-def _try(model: ModelSpec, deployment: Deployment) -> CapacityRow | None:
-    try:
-        return capacity_row(model, deployment)
-    except PlacementError:
-        return None
-
-
-MOST_TP_SIZE = 64
+MOST_TP_SIZE = 64  # the most GPUs of a kind that are advised or tried
 
 
 def what_to_try(model: ModelSpec, deployment: Deployment) -> tuple[str, ...]:
     """Changes of one setting with which at least one sequence fits, each with what it gives.
 
-    Wider tensor parallelism on the GPUs that there are, an fp8 cache, fp8 weights, and the longest
+    More GPUs a replica, as tensor parallelism or (of engines without it) pipeline stages, on those
+    that there are; a cache and weights in the 8-bit formats that the engine has; and the longest
     context within the model's own maximum. Another design is no advice: it means training.
     """
     return tuple(_suggestions(model, deployment))
 
 
 def _suggestions(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
-    parallel, settings = deployment.parallel, deployment.settings
-    tp_size = parallel.tp_size * 2
-    while tp_size <= min(MOST_TP_SIZE, deployment.n_gpus or MOST_TP_SIZE):
-        wider = replace(deployment, parallel=replace(parallel, tp_size=tp_size))
-        row = _fits(model, wider)
+    settings, engine = deployment.settings, engine_record(deployment.engine.name)
+    yield from _more_gpus(model, deployment, "tp_size" if "tp_size" in engine.sizes else "pp_size")
+    if engine.small_kv_dtypes and settings.kv_dtype not in engine.small_kv_dtypes:
+        kv_dtype = engine.small_kv_dtypes[0]
+        row = _fits(model, replace(deployment, settings=replace(settings, kv_dtype=kv_dtype)))
         if row is not None:
-            yield f"--tp-size {tp_size} fits {row.max_sequences:,}"
-            break
-        tp_size *= 2
-    if settings.kv_dtype not in ("fp8", "fp8_ds_mla"):
-        row = _fits(model, replace(deployment, settings=replace(settings, kv_dtype="fp8")))
+            yield f"--kv-dtype {kv_dtype} fits {row.max_sequences:,}"
+    weight_dtype = engine.small_weight_dtype
+    if weight_dtype and deployment.kv_memory_bytes is None and deployment.weight_bytes is None:
+        row = _fits(model, replace(deployment, weight_dtype=weight_dtype))
         if row is not None:
-            yield f"--kv-dtype fp8 fits {row.max_sequences:,}"
-    if deployment.kv_memory_bytes is None and deployment.weight_bytes is None:
-        row = _fits(model, replace(deployment, weight_dtype="fp8"))
-        if row is not None:
-            yield f"--weight-dtype fp8 fits {row.max_sequences:,}"
+            yield f"--weight-dtype {weight_dtype} fits {row.max_sequences:,}"
     context = _longest_context(model, deployment)
     if context:
         yield f"--context-tokens {context} fits 1"
+
+
+def _more_gpus(model: ModelSpec, deployment: Deployment, kind: str) -> Iterator[str]:
+    """The smallest doubling of that size which fits, on the GPUs that there are."""
+    size = getattr(deployment.parallel, kind) * 2
+    while size <= min(MOST_TP_SIZE, deployment.n_gpus or MOST_TP_SIZE):
+        wider = replace(deployment, parallel=replace(deployment.parallel, **{kind: size}))
+        row = _fits(model, wider)
+        if row is not None:
+            yield f"--{kind.replace('_', '-')} {size} fits {row.max_sequences:,}"
+            return
+        size *= 2
 
 
 def _longest_context(model: ModelSpec, deployment: Deployment) -> int | None:
@@ -397,13 +322,23 @@ def _widest(model: ModelSpec) -> int:
     return min(min(b.head_dim, b.v_head_dim) for b in backbones)
 
 
-def _fits(model: ModelSpec, deployment: Deployment) -> CapacityRow | None:
-    """The row if at least one sequence fits, else None; a design that cannot run does not fit."""
+def fitting_row(
+    model: ModelSpec, deployment: Deployment, *, excused: type[PlanError] = PlacementError
+) -> tuple[CapacityRow | None, str]:
+    """The row if at least one sequence fits; else none, and what prevents it.
+
+    ``excused`` are the errors that are such a reason; others are raised.
+    """
     try:
         row = capacity_row(model, deployment)
-    except PlanError:
-        return None
-    return row if row.max_sequences else None
+    except excused as error:
+        return None, str(error)
+    return (row if row.max_sequences else None), row.binds
+
+
+def _fits(model: ModelSpec, deployment: Deployment) -> CapacityRow | None:
+    """The row if at least one sequence fits, else None, whatever the reason."""
+    return fitting_row(model, deployment, excused=PlanError)[0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,88 +1,222 @@
-"""Engines by name, and the pool of a whole model: the pipeline stage with the fewest blocks."""
+"""An engine is one record; engines by name, and the pool of a whole model.
+
+A record says by what rule an engine lays out its cache, by what rule it takes memory for it, which
+settings and kinds of parallelism it knows, and what it takes where nothing is stated. Records of
+this package are the files of ``serving/engines``; those of other packages are named by their entry
+points in the group ``lrkv_plan.engines``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+import contextlib
+import functools
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from lrkv_plan.errors import PlacementError, UsageError, did_you_mean, shown
-from lrkv_plan.serving.engines import ideal, llama_cpp, paged, sglang, tensorrt_llm, vllm, vllm_v0
+from lrkv_plan.errors import PlacementError, SpecError, UsageError, did_you_mean, shown
 from lrkv_plan.serving.pool import Pool
 from lrkv_plan.specs.deployment import (
     EngineName,
     EngineSettings,
     Parallelism,
+    Version,
     parse_engine,
     pipeline_stages,
+    plain_name,
 )
 from lrkv_plan.specs.model import ModelSpec
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from lrkv_plan.serving.budget import BudgetInputs, MemoryBudget
+
 PoolRule = Callable[..., Pool]
+BudgetRule = Callable[["BudgetInputs"], "MemoryBudget"]
+T = TypeVar("T")
 
-ENGINES: dict[str, PoolRule] = {
-    "ideal": ideal.pool,
-    "paged": paged.pool,
-    "vllm": vllm.pool,
-    "vllm_v0": vllm_v0.pool,
-    "vllm_ascend": vllm.pool,
-    "sglang": sglang.pool,
-    "llama_cpp": llama_cpp.pool,
-    "ik_llama_cpp": llama_cpp.pool,
-    "tensorrt_llm": tensorrt_llm.pool,
-}
+ENTRY_POINT_GROUP = "lrkv_plan.engines"
+ALL_SIZES = frozenset({"tp_size", "pp_size", "dp_size", "ep_size", "dcp_size"})
+# Settings that only some engines' rules read; all read the others.
+SETTINGS = ("page_tokens", "max_batched_tokens", "prefix_cache")
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
-_ALL_SIZES = frozenset({"tp_size", "pp_size", "dp_size", "ep_size", "dcp_size"})
-# Kinds of parallelism that an engine runs; those without a row here are no engine and run all.
-SIZES: dict[str, frozenset[str]] = {
-    "vllm_v0": frozenset({"tp_size", "pp_size"}),
-    "sglang": _ALL_SIZES - {"dcp_size"},
-    "tensorrt_llm": _ALL_SIZES - {"dcp_size"},
-    "llama_cpp": frozenset({"pp_size"}),
-    "ik_llama_cpp": frozenset({"pp_size"}),
-}
-# Settings that an engine's rules read, beside those that all read.
-READS: dict[str, frozenset[str]] = {
-    "ideal": frozenset(),
-    "paged": frozenset({"page_tokens"}),
-    "vllm": frozenset({"page_tokens", "max_batched_tokens", "prefix_cache"}),
-    "vllm_v0": frozenset({"page_tokens", "max_batched_tokens"}),
-    "vllm_ascend": frozenset({"page_tokens", "max_batched_tokens", "prefix_cache"}),
-    "sglang": frozenset({"page_tokens"}),
-    "tensorrt_llm": frozenset({"page_tokens", "max_batched_tokens"}),
-    "llama_cpp": frozenset({"max_batched_tokens"}),
-    "ik_llama_cpp": frozenset({"max_batched_tokens"}),
-}
+@dataclass(frozen=True)
+class ByVersion(Generic[T]):
+    """A value that changed with a version: what it was at first, and from which version on.
+
+    Examples
+    --------
+    >>> page = ByVersion(64, {(1,): 32})
+    >>> page.of(parse_engine("tensorrt_llm@0.20")), page.of(parse_engine("tensorrt_llm"))
+    (64, 32)
+    """
+
+    first: T
+    since: Mapping[Version, T] = field(default_factory=dict)
+
+    def of(self, engine: EngineName) -> T:
+        """The value of that version; of the newest where none is stated."""
+        reached = [version for version in self.since if engine.at_least(*version)]
+        return self.since[max(reached)] if reached else self.first
 
 
-def check_layout(model: ModelSpec, engine: EngineName, parallel: Parallelism) -> None:
-    """Refuse sizes that the engine does not run, or that nothing in the model is dealt out by.
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What is known of one engine.
+
+    Parameters
+    ----------
+    name : as ``--engine`` takes it, in lower case with underscores.
+    about : one line that tells it from the others.
+    pool : (model, budget_bytes, settings, *, engine, tp_size, dcp_size) -> ``Pool``; the layers of
+        one pipeline stage on one of its GPUs. ``settings.page_tokens`` is never None where
+        ``page_tokens`` is given.
+    budget : ``BudgetInputs`` -> ``MemoryBudget``.
+    aliases : other names.
+    before : (version, name): earlier versions are the engine of that name.
+    utilisation : the fraction of memory that it takes where none is stated.
+    utilisation_doubt : what is not certain about that fraction.
+    page_tokens : tokens of a page where none are stated; None has no pages, or none to state.
+    sizes : kinds of parallelism that it runs.
+    reads : settings of ``SETTINGS`` that its rules read.
+    small_kv_dtypes : its cache formats of about 8 bits. Advice names the first.
+    small_weight_dtype : the weight format that advice names; None names none.
 
     Raises
     ------
-    PlacementError
-        Naming the sizes.
+    SpecError
+        If the name, a size or a setting is none.
     """
-    used = [name for name in sorted(_ALL_SIZES) if getattr(parallel, name) > 1]
-    unknown = [name for name in used if name not in SIZES.get(engine.name, _ALL_SIZES)]
-    if unknown:
-        runs = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(SIZES[engine.name]))
-        raise PlacementError(
-            f"{engine.name} does not run {', '.join(unknown)} above 1; it runs {runs}, and "
-            "replicas (--n-gpus)"
-        )
-    has_experts = any(
-        group.feed_forward is not None and group.feed_forward.kind == "experts"
-        for group in model.layers
+
+    name: str
+    about: str
+    pool: PoolRule
+    budget: BudgetRule
+    aliases: tuple[str, ...] = ()
+    before: tuple[Version, str] | None = None
+    utilisation: ByVersion[Fraction] = field(default_factory=lambda: ByVersion(Fraction(1)))
+    utilisation_doubt: str | None = None
+    page_tokens: ByVersion[int] | None = None
+    sizes: frozenset[str] = ALL_SIZES
+    reads: frozenset[str] = frozenset()
+    small_kv_dtypes: tuple[str, ...] = ("fp8", "fp8_ds_mla")
+    small_weight_dtype: str | None = "fp8"
+
+    def __post_init__(self) -> None:
+        for name in (self.name, *self.aliases):
+            if not (isinstance(name, str) and _NAME.fullmatch(name)):
+                raise SpecError(f"engine {shown(name)}: a name has letters, digits and _: 'vllm'")
+        for what, given, known in (
+            ("sizes", self.sizes, ALL_SIZES), ("reads", self.reads, SETTINGS),
+        ):  # fmt: skip
+            if unknown := sorted(set(given).difference(known)):
+                raise SpecError(
+                    f"engine {self.name}: {what}: {', '.join(unknown)} unknown; known: "
+                    f"{', '.join(sorted(known))}"
+                )
+
+    def told(self, settings: EngineSettings, engine: EngineName) -> EngineSettings:
+        """The settings with the engine's own page where none is stated."""
+        if self.page_tokens is None or settings.page_tokens is not None:
+            return settings
+        return replace(settings, page_tokens=self.page_tokens.of(engine))
+
+
+@functools.cache
+def built_in_engines() -> dict[str, Engine]:
+    """The records of this package, by name."""
+    from lrkv_plan.serving import engines
+
+    files = [f"{engines.__name__}.{found.name}" for found in pkgutil.iter_modules(engines.__path__)]
+    records = [importlib.import_module(name).ENGINE for name in files]
+    return {record.name: record for record in records}
+
+
+@functools.cache
+def _entry_points() -> dict[str, EntryPoint]:
+    """Engines of installed packages, by name and not yet loaded; looked for once, when asked."""
+    from importlib.metadata import entry_points
+
+    points = {plain_name(point.name): point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    return {name: point for name, point in points.items() if _built_in(name) is None}
+
+
+@functools.cache
+def _outside(name: str) -> Engine:
+    """The record that another package's entry point names.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be loaded, or is no record of that name.
+    """
+    point = _entry_points()[name]
+    package = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
+    where = f"engine {name}{package} ({point.value})"
+    try:
+        record = point.load()
+    except Exception as error:
+        raise SpecError(f"{where}: cannot be loaded: {type(error).__name__}: {error}") from error
+    if not isinstance(record, Engine):
+        raise SpecError(f"{where}: must be an lrkv_plan.serving.engine.Engine, not {shown(record)}")
+    if record.name != name:
+        raise SpecError(f"{where}: its record is named {record.name!r}; the names must be the same")
+    return record
+
+
+def engine_names() -> tuple[str, ...]:
+    """Names of all engines, those of other packages last."""
+    return (*sorted(built_in_engines()), *sorted(_entry_points()))
+
+
+def _built_in(name: str) -> Engine | None:
+    return _called(name, built_in_engines().values())
+
+
+def _working() -> Iterator[Engine]:
+    """Engines of other packages, without the broken ones: those are told to who asks for them."""
+    for name in _entry_points():
+        with contextlib.suppress(SpecError):
+            yield _outside(name)
+
+
+def _called(name: str, records: Iterable[Engine]) -> Engine | None:
+    return next((one for one in records if name in (one.name, *one.aliases)), None)
+
+
+def engine_record(name: str) -> Engine:
+    """What is known of the engine of that name or alias.
+
+    Other packages are looked into only for names that this one does not have.
+
+    Raises
+    ------
+    UsageError
+        If there is none; the message lists them.
+    SpecError
+        If it is another package's, and broken.
+    """
+    if (own := _built_in(name)) is not None:
+        return own
+    if name in _entry_points():
+        return _outside(name)
+    if (other := _called(name, _working())) is not None:
+        return other
+    names = engine_names()
+    raise UsageError(
+        f"engine {shown(name)} is unknown{did_you_mean(name, names)}; known: {', '.join(names)}"
     )
-    is_stated = all(group.feed_forward is not None for group in model.layers)
-    if parallel.ep_size > 1 and is_stated and not has_experts:
-        raise PlacementError(f"ep_size {parallel.ep_size}: {model.name} has no experts to deal out")
 
 
 def engine_named(text: str) -> EngineName:
-    """The engine of ``--engine`` text; vLLM before 0.8 is its V0 engine.
+    """The engine of ``--engine`` text, by its own name; vLLM before 0.8 is its V0 engine.
 
     Raises
     ------
@@ -95,12 +229,36 @@ def engine_named(text: str) -> EngineName:
     'vllm_v0'
     """
     engine = parse_engine(text)
-    if engine.name not in ENGINES:
-        hint = did_you_mean(engine.name, ENGINES)
-        raise UsageError(f"engine {shown(text)} is unknown{hint}; known: {', '.join(ENGINES)}")
-    if engine.name == "vllm" and not engine.at_least(0, 8):
-        return replace(engine, name="vllm_v0")
-    return engine
+    record = engine_record(engine.name)
+    if record.before is not None and not engine.at_least(*record.before[0]):
+        record = engine_record(record.before[1])
+    return replace(engine, name=record.name)
+
+
+def check_layout(model: ModelSpec, engine: EngineName, parallel: Parallelism) -> None:
+    """Refuse sizes that the engine does not run, or that nothing in the model is dealt out by.
+
+    Raises
+    ------
+    PlacementError
+        Naming the sizes.
+    """
+    sizes = engine_record(engine.name).sizes
+    used = [name for name in sorted(ALL_SIZES) if getattr(parallel, name) > 1]
+    unknown = [name for name in used if name not in sizes]
+    if unknown:
+        runs = "".join(f"--{name.replace('_', '-')}, " for name in sorted(sizes))
+        raise PlacementError(
+            f"{engine.name} does not run {', '.join(unknown)} above 1; it runs "
+            f"{f'{runs}and ' if runs else ''}replicas (--n-gpus)"
+        )
+    has_experts = any(
+        group.feed_forward is not None and group.feed_forward.kind == "experts"
+        for group in model.layers
+    )
+    is_stated = all(group.feed_forward is not None for group in model.layers)
+    if parallel.ep_size > 1 and is_stated and not has_experts:
+        raise PlacementError(f"ep_size {parallel.ep_size}: {model.name} has no experts to deal out")
 
 
 def stage_models(model: ModelSpec, pp_size: int) -> tuple[ModelSpec, ...]:
@@ -149,6 +307,8 @@ def pool_of(
         As ``check_layout`` and the engine's rule.
     """
     check_layout(model, engine, parallel)
+    record = engine_record(engine.name)
+    settings = record.told(settings, engine)
     stages = stage_models(model, parallel.pp_size)
     pools = []
     for index, (stage, budget) in enumerate(zip(stages, stage_budgets_bytes, strict=True)):
@@ -157,7 +317,7 @@ def pool_of(
         if not _keeps_anything(stage):
             continue
         pools.append(
-            ENGINES[engine.name](
+            record.pool(
                 stage, max(0, budget), told, engine=engine,
                 tp_size=parallel.tp_size, dcp_size=parallel.dcp_size,
             )

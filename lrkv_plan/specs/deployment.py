@@ -49,7 +49,9 @@ _TEXT = re.compile(r"([A-Za-z_.0-9-]+?)(?:@v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:[.a-z
 
 
 def parse_engine(text: str) -> EngineName:
-    """``vllm`` or ``vllm@0.11.0``; suffixes such as rc1 are dropped.
+    """``vllm`` or ``vllm@0.11.0`` as written; suffixes such as rc1 are dropped.
+
+    Whether there is such an engine is for ``serving.engine.engine_named`` to say.
 
     Raises
     ------
@@ -64,9 +66,14 @@ def parse_engine(text: str) -> EngineName:
     match = _TEXT.fullmatch(text.strip()) if len(text) < 60 else None
     if match is None:
         raise UsageError(f"engine {shown(text)}: write a name and perhaps a version, vllm@0.11.0")
-    name = match[1].lower().replace("-", "_").replace(".", "_")
+    name = plain_name(match[1])
     version = tuple(int(part) for part in match[2].split(".")) if match[2] else None
-    return EngineName(name={"trtllm": "tensorrt_llm"}.get(name, name), version=version)
+    return EngineName(name=name, version=version)
+
+
+def plain_name(text: str) -> str:
+    """An engine's name in lower case with underscores: ``llama.cpp`` is ``llama_cpp``."""
+    return text.lower().replace("-", "_").replace(".", "_")
 
 
 MAX_GPUS_PER_KIND = 65_536

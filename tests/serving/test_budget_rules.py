@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 import lrkv_plan
+import lrkv_plan.loader
 from lrkv_plan.errors import SpecError, UsageError
 from lrkv_plan.memory.weights import weight_bytes_per_gpu
-from lrkv_plan.serving.budget_rules import MemoryBudget, budget_for
-from lrkv_plan.serving.engine import ENGINES, engine_named
-from lrkv_plan.serving.engines.vllm import default_max_sequences
-from lrkv_plan.serving.engines.vllm_activation import GIB
+from lrkv_plan.serving.budget import MemoryBudget, budget_for
+from lrkv_plan.serving.engine import built_in_engines, engine_named
+from lrkv_plan.serving.engines.vllm import default_max_sequences, is_fitted_gpu
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.units import GIB
 
 GOLDEN_MODELS = Path(__file__).parents[1] / "golden" / "models"
 H100 = lrkv_plan.load_hardware("h100-sxm")
@@ -120,6 +121,28 @@ def test_other_gpus_take_the_constants_with_a_wider_range() -> None:
     assert default_max_sequences(lrkv_plan.load_hardware("l40s")) == 256
 
 
+@pytest.mark.parametrize("hardware", lrkv_plan.loader.load_all_hardware(), ids=lambda h: h.name)
+def test_the_name_of_a_gpu_decides_nothing(hardware: HardwareProfile) -> None:
+    own = hardware.model_copy(update={"name": "my-gpu", "aliases": ()})
+    named = hardware.model_copy(update={"name": "a100-or-h100"})
+    for engine in ("vllm@0.19.0", "vllm@0.6.3", "sglang"):
+        stages = budget(hardware=hardware, engine=engine).stages
+        assert budget(hardware=own, engine=engine).stages == stages
+        assert budget(hardware=named, engine=engine).stages == stages
+    assert default_max_sequences(own) == default_max_sequences(named)
+
+
+def test_constants_are_an_h100s_by_its_fields() -> None:
+    def is_fitted(**changes: object) -> bool:
+        return is_fitted_gpu(H100.model_copy(update=changes))
+
+    assert is_fitted(name="my-h100", link=None, mem_capacity_bytes=80 * 10**9)
+    assert not is_fitted(name="h100-of-my-dreams", generation="blackwell")
+    assert not is_fitted(name="h100-with-hbm3e", mem_capacity_bytes=141 * GIB)
+    fitted = [h.name for h in lrkv_plan.loader.load_all_hardware() if is_fitted_gpu(h)]
+    assert sorted(fitted) == ["h100-nvl", "h100-pcie", "h100-sxm"]  # not h20, h200 and h800
+
+
 def test_weights_that_do_not_fit_leave_a_negative_budget_and_say_how_short() -> None:
     got = budget(lrkv_plan.load_model("llama-3.1-70b"))
     assert got.kv_bytes_per_gpu < 0
@@ -142,7 +165,7 @@ def test_given_weights_replace_the_count_and_say_so(paper: ModelSpec) -> None:
         budget(paper, weight_dtype="bf16")
 
 
-@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize("engine", sorted(built_in_engines()))
 def test_every_engine_has_a_budget_whose_terms_say_where_they_come_from(engine: str) -> None:
     got = budget(engine=engine, tp_size=2, pp_size=2)
     assert len(got.stages) == 2

@@ -14,7 +14,7 @@ from lrkv_plan import load_hardware, load_model
 from lrkv_plan.errors import SpecError
 from lrkv_plan.huggingface import import_config
 from lrkv_plan.memory.cache import bytes_per_token, cache_bytes
-from lrkv_plan.serving.budget_rules import MemoryBudget, budget_for
+from lrkv_plan.serving.budget import MemoryBudget, budget_for
 from lrkv_plan.serving.engine import engine_named, pool_of
 from lrkv_plan.serving.pool import Pool
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism

@@ -9,7 +9,7 @@ import pytest
 
 from lrkv_plan.huggingface import import_config
 from lrkv_plan.serving.engines.llama_cpp import kept_kinds
-from lrkv_plan.specs.deployment import EngineName, EngineSettings
+from lrkv_plan.specs.deployment import EngineSettings
 
 GRANITE: dict[str, Any] = {
     "model_type": "granitemoehybrid", "hidden_size": 1536, "num_hidden_layers": 40,
@@ -38,5 +38,5 @@ def test_state_takes_four_bytes_a_scalar(
     config: dict[str, Any], state_bytes: int, dtype: str | None
 ) -> None:
     model = import_config({**config, "torch_dtype": dtype}, Path("m.json"))
-    kinds = kept_kinds(model, EngineSettings(context_tokens=4096), EngineName(name="llama_cpp"))
+    kinds = kept_kinds(model, EngineSettings(context_tokens=4096))
     assert sum(kind.count * kind.fixed_bytes for kind in kinds) == state_bytes

@@ -15,11 +15,11 @@ from lrkv_plan.serving.answers import capacity_answers, smallest_layouts
 from lrkv_plan.serving.capacity import (
     capacity_row,
     rank_for_sequences,
-    smallest_layout,
     what_to_try,
 )
 from lrkv_plan.serving.deployment import Checkpoint, Deployment
 from lrkv_plan.serving.engine import engine_named
+from lrkv_plan.serving.layouts import smallest_layout
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism
 from lrkv_plan.specs.model import DenseFeedForward, LayerGroup, ModelSpec
 from tests.conftest import make_model
@@ -84,6 +84,19 @@ def test_advice_is_computed() -> None:
     assert capacity_row(BASE, replace(tight, parallel=Parallelism(tp_size=2))).max_sequences == 1
 
 
+def test_advice_names_the_formats_that_the_engine_has() -> None:
+    # 3 GiB holds 6,144 tokens in 16 bit, 11,565 in q8_0 (34 bytes per 32 scalars)
+    advice = what_to_try(BASE, stated(3, engine="llama_cpp"))
+    assert advice == (
+        "--pp-size 2 fits 1", "--kv-dtype q8_0 fits 1", "--context-tokens 6144 fits 1",
+    )  # fmt: skip
+    large, gpu = load_model("llama-3.1-70b"), load_hardware("h100-nvl")
+    on_one = replace(stated(3), hardware=gpu, kv_memory_bytes=None)
+    assert "--weight-dtype fp8 fits 5" in what_to_try(large, on_one)
+    (only,) = what_to_try(large, replace(on_one, engine=engine_named("llama_cpp")))
+    assert only.startswith("--pp-size 2 fits")
+
+
 def test_advice_stays_within_the_model_and_the_gpus() -> None:
     short = BASE.model_copy(update={"max_context_tokens": 2000})
     assert capacity_row(short, stated(3)).beyond_model_maximum
@@ -124,13 +137,15 @@ def test_refusals_stand_beside_answers() -> None:
 
 def test_the_smallest_layout() -> None:
     # 2 sequences a GPU at TP 1, 4 at TP 2 on two GPUs: 10 need 5 GPUs at TP 1.
-    row = smallest_layout(BASE, stated(8), 10)
-    assert row is not None
+    layout = smallest_layout(BASE, stated(8), 10)
+    assert layout is not None
+    row = layout.row
     assert (row.n_gpus, row.tp_size, row.total_sequences) == (5, 1, 10)
     # 3 GiB hold no sequence alone, one on two GPUs, three on four (6,144 * 4 // 8,192).
-    row = smallest_layout(BASE, stated(3), 3)
-    assert row is not None
-    assert (row.n_gpus, row.tp_size) == (4, 4)
+    layout = smallest_layout(BASE, stated(3), 3)
+    assert layout is not None
+    assert (layout.row.n_gpus, layout.row.tp_size) == (4, 4)
+    assert (layout.deployment.n_gpus, layout.deployment.parallel) == (4, Parallelism(tp_size=4))
     assert smallest_layout(BASE, stated(1e-6), 1) is None
     with pytest.raises(UsageError):
         smallest_layout(BASE, stated(3), 0)

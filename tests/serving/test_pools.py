@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lrkv_plan.errors import PlacementError, UsageError
 from lrkv_plan.memory.cache import bytes_per_token
-from lrkv_plan.serving.engine import ENGINES, engine_named, pool_of, stage_models
+from lrkv_plan.serving.engine import built_in_engines, engine_named, pool_of, stage_models
 from lrkv_plan.serving.pool import Pool
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism, parse_engine
 from lrkv_plan.specs.design import swap_attention
@@ -158,11 +158,11 @@ def test_llama_cpp_reserves_whole_contexts() -> None:
 def test_ideal_is_the_upper_bound_of_every_engine() -> None:
     best = pool(PLAIN, 10**6, "ideal", context=333).max_sequences
     assert best == 10**6 // (333 * 4 * ROW)
-    for engine in ENGINES:
+    for engine in built_in_engines():
         assert pool(PLAIN, 10**6, engine, context=333).max_sequences <= best
 
 
-@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize("engine", sorted(built_in_engines()))
 @given(budget=st.integers(0, 10**8), context=st.integers(1, 5000))
 def test_properties_of_every_engine(engine: str, budget: int, context: int) -> None:
     got = pool(PLAIN, budget, engine, context=context)
@@ -194,6 +194,7 @@ def test_low_rank_pages_show_their_padding() -> None:
         ("llama.cpp", "llama_cpp", None),
         ("tensorrt-llm@1.0", "tensorrt_llm", (1, 0)),
         ("vllm@0.7.3", "vllm_v0", (0, 7, 3)),
+        ("trtllm@0.21", "tensorrt_llm", (0, 21)),
     ],
 )
 def test_engine_names(text: str, name: str, version: object) -> None:

@@ -21,8 +21,9 @@ from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.formats import storage_format
 from lrkv_plan.loader import load_model
-from lrkv_plan.serving.engine import ENGINES, engine_named, pool_of
-from lrkv_plan.serving.engines.llama_cpp import cache_bytes_for, cells, kept_kinds
+from lrkv_plan.serving.engine import engine_named, pool_of
+from lrkv_plan.serving.engines import ik_llama_cpp, llama_cpp
+from lrkv_plan.serving.engines.llama_cpp import cache_bytes_for, cells
 from lrkv_plan.serving.pool import Pool
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism
 from lrkv_plan.specs.model import ModelSpec
@@ -201,12 +202,18 @@ def test_state_slots_cost_what_sglang_prints(case: dict[str, Any]) -> None:
     assert any(per_slot in remark for remark in pool_at(case, (GIB,)).remarks)
 
 
+def llama_of(case: dict[str, Any]) -> Any:
+    """The file of that case's engine: llama.cpp or its fork."""
+    name = engine_named(case["engine"]).name
+    return {"llama_cpp": llama_cpp, "ik_llama_cpp": ik_llama_cpp}[name]
+
+
 def rows_of(case: dict[str, Any]) -> dict[str, int]:
     """Cells of one layer of each kind."""
     settings, n_sequences = settings_of(case), case["settings"].get("sequences", 1)
     tokens, short = divmod(settings.context_tokens, n_sequences)
     assert not short
-    kinds = kept_kinds(model_of(case), settings, engine_named(case["engine"]))
+    kinds = llama_of(case).kept_kinds(model_of(case), settings)
     return {kind.keeps: cells(kind, n_sequences, tokens, 512) for kind in kinds if kind.row_bytes}
 
 
@@ -233,7 +240,7 @@ def test_llama_cpp_cells_have_the_printed_sizes(case: dict[str, Any]) -> None:
     n_sequences = case["settings"].get("sequences", 1)
     parts = bytes_by_part(case)
     shared = replace(settings, context_tokens=settings.context_tokens // n_sequences)
-    kinds = kept_kinds(model_of(case), shared, engine_named(case["engine"]))
+    kinds = llama_of(case).kept_kinds(model_of(case), shared)
     total = cache_bytes_for(kinds, n_sequences, shared.context_tokens, shared)
     parts["state"] = total - parts["all"]
     for unit, texts in ((MIB, prints["mib"]), (GIB, prints.get("gib", {}))):
@@ -241,7 +248,7 @@ def test_llama_cpp_cells_have_the_printed_sizes(case: dict[str, Any]) -> None:
             low, high = interval(text, unit)
             assert low <= parts[name] <= high, (name, text, float(parts[name] / unit))
     assert prints.get("cells", rows_of(case)) == rows_of(case)
-    pool = ENGINES["llama_cpp"](
+    pool = llama_of(case).pool(
         model_of(case), math.ceil(total), shared, engine=engine_named(case["engine"])
     )
     assert pool.max_sequences == n_sequences

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 import lrkv_plan
-from lrkv_plan.serving.engines.vllm import GRAPHS_GIB, NON_TORCH_GIB, rotary_table_bytes
-from lrkv_plan.serving.engines.vllm_activation import FITTED, GIB, Step, activation_peak_bytes
+from lrkv_plan.serving.activation import FITTED, Step, activation_peak_bytes
+from lrkv_plan.serving.budget import NON_TORCH_GIB
+from lrkv_plan.serving.engines.vllm import GRAPHS_GIB, rotary_table_bytes
 from lrkv_plan.specs.deployment import Parallelism
+from lrkv_plan.units import GIB
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fit_vllm_budget.py"
 LLAMA = lrkv_plan.load_model("llama-3.1-8b")

@@ -7,6 +7,8 @@ from typing import Any
 
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.memory.exact import simplest
+from lrkv_plan.serving.budget import weights_only_budget
+from lrkv_plan.serving.engine import Engine
 from lrkv_plan.serving.pool import Pool, layer_kinds, payload_of, rate
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -56,3 +58,11 @@ def pool(
         blocks_of=blocks_of,
         payload_of=blocks_of,
     )
+
+
+ENGINE = Engine(
+    name="ideal",
+    about="no engine: payload only, every byte used",
+    pool=pool,
+    budget=weights_only_budget,
+)

@@ -6,13 +6,23 @@ whose cells fit the budget is found.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.memory.exact import ceil_div, over_each, simplest
 from lrkv_plan.memory.largest import largest_fitting
+from lrkv_plan.serving.budget import (
+    BudgetInputs,
+    MemoryBudget,
+    assumed,
+    memory_term,
+    stages_of,
+    taken,
+    utilisation_term,
+    weight_terms,
+)
+from lrkv_plan.serving.engine import Engine
 from lrkv_plan.serving.pool import (
     LayerKind,
     Pool,
@@ -24,29 +34,22 @@ from lrkv_plan.serving.pool import (
 )
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import FixedTensor, ModelSpec
+from lrkv_plan.units import GIB
 
 CELL_PADDING = 256
-DEFAULT_MICRO_BATCH_TOKENS = 512
+DEFAULT_MICRO_BATCH_TOKENS = 512  # --ubatch-size
+CONTEXT_GIB = (0.4, 0.2, 0.7)  # CUDA context and libraries of a plain C++ program
 _FP32_BYTES = 4
 _MOST_SEQUENCES = 10**7
 
 
-def kept_kinds(
-    model: ModelSpec, settings: EngineSettings, engine: EngineName
-) -> tuple[LayerKind, ...]:
-    """The kinds of layers as llama.cpp keeps them: states and convolution columns in fp32.
-
-    The fork ik_llama.cpp keeps
-    windowed layers at the full context (ikawrakow/ik_llama.cpp#1607).
-    """
+def kept_kinds(model: ModelSpec, settings: EngineSettings) -> tuple[LayerKind, ...]:
+    """The kinds of layers as llama.cpp keeps them: states and convolution columns in fp32."""
     layers = tuple(
         group.model_copy(update={"state": tuple(_as_fp32(tensor) for tensor in group.state)})
         for group in model.layers
     )
-    kinds = layer_kinds(model.model_copy(update={"layers": layers}), settings)
-    if engine.name != "ik_llama_cpp":
-        return kinds
-    return tuple(replace(kind, window_tokens=None) for kind in kinds)
+    return layer_kinds(model.model_copy(update={"layers": layers}), settings)
 
 
 def _as_fp32(tensor: FixedTensor) -> FixedTensor:
@@ -109,9 +112,30 @@ def pool(
         If no layer keeps rows, or tensor or context parallelism is asked for: llama.cpp splits
         layers over GPUs instead (--pp-size).
     """
+    refuse_slices(tp_size, dcp_size)
+    return pool_of_cells(model, kept_kinds(model, settings), budget_bytes, settings, engine)
+
+
+def refuse_slices(tp_size: int, dcp_size: int) -> None:
+    """Refuse tensor and decode-context parallelism (``PlacementError``)."""
     if tp_size > 1 or dcp_size > 1:
         raise PlacementError("llama.cpp splits layers over GPUs, not heads: use --pp-size")
-    kinds = kept_kinds(model, settings, engine)
+
+
+def pool_of_cells(
+    model: ModelSpec,
+    kinds: tuple[LayerKind, ...],
+    budget_bytes: int,
+    settings: EngineSettings,
+    engine: EngineName,
+) -> Pool:
+    """The pool of layers that are kept as ``kinds`` say.
+
+    Raises
+    ------
+    PlacementError
+        If no layer keeps rows.
+    """
     per_token = rate([kind for kind in kinds if kind.keeps != "cross"])
     if not per_token:
         raise PlacementError(f"{model.name}: no layer keeps a cache")
@@ -147,3 +171,41 @@ def pool(
         payload_of=lambda tokens: payload_of(kinds, tokens, settings.encoder_tokens or 0),
         remarks=("cells are reserved for the full context of every sequence (-c)",),
     )
+
+
+def budget(inputs: BudgetInputs) -> MemoryBudget:
+    """total * utilisation - weights - compute buffer; the cache is what -c asks for, not a rest.
+
+    The compute buffer is assumed to hold one micro batch of 512 tokens in float32: logits and two
+    hidden states; the range goes to three times that.
+    """
+    memory, remarks = memory_term(inputs.hardware)
+    weights, weight_remarks = weight_terms(inputs)
+    vocab = inputs.model.vocab_size or 0
+    buffer = DEFAULT_MICRO_BATCH_TOKENS * 4 * (vocab + 2 * inputs.model.model_dim)
+    context, low, high = (int(gib * GIB) for gib in CONTEXT_GIB)
+    shared = [
+        memory,
+        utilisation_term(memory.n_bytes, inputs.utilisation),
+        taken("compute buffer", buffer,
+              assumed(buffer, 3 * buffer, "one micro batch of 512"), buffer, 3 * buffer),
+        taken("driver context", context, assumed(low, high, "CUDA context"), low, high),
+    ]  # fmt: skip
+    return MemoryBudget(
+        engine=inputs.engine,
+        utilisation=inputs.utilisation,
+        stages=stages_of(shared, [(term,) for term in weights]),
+        remarks=(*remarks, *weight_remarks, "llama.cpp has no budget: -c must ask for this much"),
+    )
+
+
+ENGINE = Engine(
+    name="llama_cpp",
+    about="llama.cpp; cells for the full context of every sequence",
+    pool=pool,
+    budget=budget,
+    sizes=frozenset({"pp_size"}),
+    reads=frozenset({"max_batched_tokens"}),
+    small_kv_dtypes=("q8_0",),
+    small_weight_dtype=None,  # its formats (GGUF's) are none of those whose bytes are known here
+)

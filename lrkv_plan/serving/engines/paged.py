@@ -12,6 +12,8 @@ from typing import Any
 
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.memory.exact import ceil_div, simplest, smaller
+from lrkv_plan.serving.budget import weights_only_budget
+from lrkv_plan.serving.engine import ByVersion, Engine
 from lrkv_plan.serving.pool import (
     LayerKind,
     Pool,
@@ -84,3 +86,15 @@ def _scaled_bytes(
     pages = 0 if kind.keeps == "state" else ceil_div(rows, page)
     row = int(kind.count * kind.row_bytes * scale)
     return pages * (page // dcp_size) * row + kind.count * kind.fixed_bytes * scale
+
+
+ENGINE = Engine(
+    name="paged",
+    about="no engine in particular: every layer in pages, and no runtime",
+    pool=pool,
+    budget=weights_only_budget,
+    utilisation=ByVersion(Fraction(9, 10)),
+    utilisation_doubt="0.9 as engines commonly take",
+    page_tokens=ByVersion(DEFAULT_PAGE_TOKENS),
+    reads=frozenset({"page_tokens"}),
+)

@@ -1,4 +1,4 @@
-"""SGLang's token pool: rows of the attention layers; recurrent state has a pool of its own.
+"""SGLang: a pool of tokens, and one of recurrent states, in a fraction of the free memory.
 
 Before pull request 11309 (0.5.4) the index keys of sparse attention were in neither the printed
 size nor the budget. Sliding layers have a second pool of 0.8 of the tokens (the engine's default
@@ -11,6 +11,16 @@ import math
 from fractions import Fraction
 
 from lrkv_plan.errors import PlacementError
+from lrkv_plan.serving.budget import (
+    BudgetInputs,
+    MemoryBudget,
+    memory_term,
+    non_torch_term,
+    stages_of,
+    utilisation_term,
+    weight_terms,
+)
+from lrkv_plan.serving.engine import ALL_SIZES, ByVersion, Engine
 from lrkv_plan.serving.pool import LayerKind, Pool, equal_blocks, layer_kinds
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -80,3 +90,41 @@ def _remarks(kinds: tuple[LayerKind, ...]) -> list[str]:
     if any(kind.keeps == "sliding" for kind in kinds):
         remarks.append("sliding layers: a pool of 0.8 of the tokens (the default ratio), assumed")
     return remarks
+
+
+def budget(inputs: BudgetInputs) -> MemoryBudget:
+    """(total - non-torch) * mem_fraction_static - weights.
+
+    The fraction applies to the memory free before the weights are loaded, and covers weights and
+    pool; activations and CUDA graphs live in the rest. A public case: 125.65 GB of weights of
+    137.90 free need a fraction of 0.9112, and the engine printed 0.9113 (InferenceX issue 2128).
+    """
+    memory, remarks = memory_term(inputs.hardware)
+    weights, weight_remarks = weight_terms(inputs)
+    non_torch = non_torch_term(inputs)
+    free = memory.n_bytes + non_torch.n_bytes
+    shared = [memory, non_torch, utilisation_term(free, inputs.utilisation)]
+    return MemoryBudget(
+        engine=inputs.engine,
+        utilisation=inputs.utilisation,
+        stages=stages_of(shared, [(term,) for term in weights]),
+        remarks=(
+            *remarks,
+            *weight_remarks,
+            "activations and CUDA graphs live outside mem_fraction_static",
+        ),
+    )
+
+
+ENGINE = Engine(
+    name="sglang",
+    about="SGLang; a fraction of the memory that is free before load",
+    pool=pool,
+    budget=budget,
+    utilisation=ByVersion(Fraction(88, 100)),
+    utilisation_doubt="mem_fraction_static 0.88 is assumed, range 0.79..0.91: SGLang derives it "
+    "from the GPU, tp_size and CUDA graphs",
+    page_tokens=ByVersion(1),
+    sizes=ALL_SIZES - {"dcp_size"},
+    reads=frozenset({"page_tokens"}),
+)

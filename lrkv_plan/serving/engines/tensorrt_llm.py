@@ -1,13 +1,29 @@
-"""TensorRT-LLM's block pool: whole blocks of 64 tokens (32 from 1.0), all layers alike."""
+"""TensorRT-LLM: whole blocks, all layers alike, from a fraction of what is free after load."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 from lrkv_plan.errors import PlacementError
+from lrkv_plan.serving.activation import Step, activation_peak_bytes
+from lrkv_plan.serving.budget import (
+    BudgetInputs,
+    BudgetTerm,
+    MemoryBudget,
+    StageBudget,
+    assumed,
+    memory_term,
+    non_torch_term,
+    taken,
+    weight_terms,
+)
+from lrkv_plan.serving.engine import ALL_SIZES, ByVersion, Engine
 from lrkv_plan.serving.pool import Pool, equal_blocks, layer_kinds, rate
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
+
+PAGE_TOKENS = ByVersion(64, {(1,): 32})
 
 
 def pool(
@@ -38,7 +54,7 @@ def pool(
         raise PlacementError(
             "TensorRT-LLM here counts attention layers without recurrent state or --dcp-size"
         )
-    page = settings.page_tokens or (32 if engine.at_least(1) else 64)
+    page = settings.page_tokens or PAGE_TOKENS.of(engine)
     windowed = any(kind.window_tokens for kind in kinds)
     return equal_blocks(
         engine,
@@ -50,3 +66,53 @@ def pool(
         encoder_tokens=settings.encoder_tokens or 0,
         remarks=("windowed layers are counted in full",) if windowed else (),
     )
+
+
+def budget(inputs: BudgetInputs) -> MemoryBudget:
+    """(total - weights - activation - non-torch) * fraction: a fraction of what is FREE after load.
+
+    A printed case: 17.83 GiB free, fraction 0.9, 16.05 GiB of pool. Activation and non-torch are
+    vLLM's forms without the sampler's float32 copies, with a wide range.
+    """
+    memory, remarks = memory_term(inputs.hardware)
+    weights, weight_remarks = weight_terms(inputs)
+    peak = _forward_only(inputs, inputs.settings.max_batched_tokens)
+    low, high = peak // 2, peak * 2
+    activation = taken(
+        "activation peak", peak, assumed(low, high, "feed-forward of one step"), low, high
+    )
+    non_torch = non_torch_term(inputs)
+    return MemoryBudget(
+        engine=inputs.engine,
+        utilisation=inputs.utilisation,
+        stages=tuple(
+            _of_free((memory, term, activation, non_torch), inputs.utilisation) for term in weights
+        ),
+        remarks=(*remarks, *weight_remarks, "the fraction applies to memory free after load"),
+    )
+
+
+def _of_free(terms: tuple[BudgetTerm, ...], fraction: Fraction) -> StageBudget:
+    free = StageBudget(terms=terms)
+    kept = max(0, free.kv_bytes) * (1 - fraction)
+    note = f"1 - {float(fraction):.4g} of the memory free after load"
+    return StageBudget(terms=(*terms, taken("outside the fraction", int(kept), note)))
+
+
+def _forward_only(inputs: BudgetInputs, tokens: int) -> int:
+    """The feed-forward's peak: the formula without sequences to sample."""
+    step = Step(max_sequences=0, batched_tokens=tokens, scalar_bytes=inputs.activation_scalar_bytes)
+    return activation_peak_bytes(inputs.model, step, inputs.parallel, has_head=False)
+
+
+ENGINE = Engine(
+    name="tensorrt_llm",
+    about="NVIDIA TensorRT-LLM; a fraction of the memory that is free after load",
+    aliases=("trtllm",),
+    pool=pool,
+    budget=budget,
+    utilisation=ByVersion(Fraction(9, 10)),
+    page_tokens=PAGE_TOKENS,
+    sizes=ALL_SIZES - {"dcp_size"},
+    reads=frozenset({"page_tokens", "max_batched_tokens"}),
+)

@@ -13,6 +13,7 @@ H100 start logs of 0.19; other GPUs and versions carry a range.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -20,8 +21,15 @@ from typing import Any
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.formats import STORAGE_FORMATS
 from lrkv_plan.memory.exact import ceil_div, simplest, smaller
+from lrkv_plan.serving.activation import (
+    FITTED,
+    ActivationConstants,
+    Step,
+    activation_peak_bytes,
+)
 from lrkv_plan.serving.budget import (
     ARITHMETIC,
+    NON_TORCH_GIB,
     BudgetInputs,
     BudgetTerm,
     MemoryBudget,
@@ -32,13 +40,7 @@ from lrkv_plan.serving.budget import (
     utilisation_term,
     weight_terms,
 )
-from lrkv_plan.serving.engines.vllm_activation import (
-    FITTED,
-    GIB,
-    ActivationConstants,
-    Step,
-    activation_peak_bytes,
-)
+from lrkv_plan.serving.engine import ByVersion, Engine
 from lrkv_plan.serving.pool import (
     LayerKind,
     Pool,
@@ -51,9 +53,9 @@ from lrkv_plan.serving.pool import (
 from lrkv_plan.specs.deployment import EngineName, EngineSettings, Parallelism
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ExpertFeedForward, ModelSpec
+from lrkv_plan.units import GIB
 
 DEFAULT_PAGE_TOKENS = 16
-ASCEND_PAGE_TOKENS = 128
 # From 0.26 a window keeps the tokens of all batches in flight (max_in_flight_tokens): two under
 # asynchronous scheduling, the default (vllm-project/vllm#49878, pull request 47728).
 BATCHES_IN_FLIGHT = 2
@@ -106,8 +108,7 @@ def pool(
         raise PlacementError(f"{model.name}: no layer keeps a cache")
     if not engine.at_least(0, 10):
         kinds = tuple(_all_full(kind) for kind in kinds)
-    default = ASCEND_PAGE_TOKENS if engine.name == "vllm_ascend" else DEFAULT_PAGE_TOKENS
-    page_tokens = settings.page_tokens or default
+    page_tokens = settings.page_tokens or DEFAULT_PAGE_TOKENS
     groups, layers_per_block, page_bytes = _grouped(kinds, page_tokens)
     block_bytes = layers_per_block * page_bytes
     n_blocks = math.floor(budget_bytes / block_bytes)
@@ -237,33 +238,18 @@ def _remarks(groups: list[Group], layers: int, page_bytes: Fraction) -> list[str
     return remarks
 
 
-# Non-torch memory (driver context, NCCL and its buffers) and CUDA graphs of the fitted H100 rows:
-# median, and a range. One GPU: least and most of 9 rows. Pipeline and tensor parallel: one fitted
-# row each, so the range is a guess. [GiB]
-NON_TORCH_GIB = {
-    "one": (0.25, 0.25, 0.26),
-    "pipeline": (0.07, 0.05, 0.26),
-    "tensor": (2.17, 2.0, 2.4),
-}
+# CUDA graphs of the same rows as NON_TORCH_GIB. [GiB]
 GRAPHS_GIB = {
     "one": (0.84, 0.62, 1.30),
     "pipeline": (0.54, 0.4, 0.8),
     "tensor": (1.09, 0.8, 2.0),
 }
-# V0 turned chunked prefill on by itself beyond this length.
-LONGEST_UNCUT_PROMPT = 32_768
 # What a logit took beside its own dtype before 0.17, so that Qwen3-14B's peak is 5.64 GiB.
 OLDER_LOGIT_BYTES = 35.3
-
-
-def default_utilisation(engine: EngineName) -> Fraction:
-    """0.92 from 0.21 on, 0.9 before.
-
-    0.92 stands in vllm/config/cache.py of 0.25 and later, 0.9 was the default for most of vLLM's
-    history. That it changed with the CUDA-graph estimate of 0.21 is an assumption; the budget's
-    remarks repeat it.
-    """
-    return Fraction(92, 100) if engine.at_least(0, 21) else Fraction(9, 10)
+# 0.92 stands in vllm/config/cache.py of 0.25 and later, 0.9 was the default for most of vLLM's
+# history. That it changed with the CUDA-graph estimate of 0.21 is an assumption; the budget's
+# remarks repeat it.
+UTILISATION = ByVersion(Fraction(9, 10), {(0, 21): Fraction(92, 100)})
 
 
 def default_max_sequences(hardware: HardwareProfile) -> int:
@@ -277,11 +263,26 @@ def default_batched_tokens(hardware: HardwareProfile) -> int:
 
 
 def _is_large(hardware: HardwareProfile) -> bool:
-    return hardware.mem_capacity_bytes >= 70 * GIB and not hardware.name.startswith("a100")
+    """vLLM looks for "a100" in the device's name: NVIDIA's Ampere with that much memory."""
+    is_ampere = hardware.vendor == "nvidia" and hardware.generation.lower() == "ampere"
+    return hardware.mem_capacity_bytes >= 70 * GIB and not is_ampere
 
 
-def vllm_budget(inputs: BudgetInputs) -> MemoryBudget:
+def budget(inputs: BudgetInputs) -> MemoryBudget:
     """The budget of one GPU of each pipeline stage, V1 engine.
+
+    Raises
+    ------
+    SpecError
+        If the weights cannot be counted from the spec and are not given.
+    """
+    return budget_of_step(inputs, profiled_step(inputs), _activation)
+
+
+def budget_of_step(
+    inputs: BudgetInputs, step: Step, activation: Callable[[BudgetInputs, Step, bool], BudgetTerm]
+) -> MemoryBudget:
+    """The budget with the step that is profiled and the term of (inputs, step, has_head) for it.
 
     Raises
     ------
@@ -304,9 +305,9 @@ def vllm_budget(inputs: BudgetInputs) -> MemoryBudget:
         utilisation=inputs.utilisation,
         stages=stages_of(
             shared,
-            [(term, _activation(inputs, index == last)) for index, term in enumerate(weights)],
+            [(term, activation(inputs, step, index == last)) for index, term in enumerate(weights)],
         ),
-        remarks=(*remarks, *weight_remarks, *_budget_remarks(inputs)),
+        remarks=(*remarks, *weight_remarks, *_budget_remarks(inputs, step)),
     )
 
 
@@ -317,57 +318,67 @@ def placement(parallel: Parallelism) -> str:
     return "pipeline" if parallel.pp_size > 1 else "one"
 
 
-def _is_h100(inputs: BudgetInputs) -> bool:
-    return inputs.hardware.name.startswith("h100")
+# Memory of the GPUs of the fitted start logs, H100 of 80 and 94 GB, in whatever unit. [bytes]
+_H100_BYTES = (74 * GIB, 95 * GIB)
+# An H800 is an H100 with slower links; what communication buffers take there was not seen.
+_H100_LINK_BYTES_PER_S = 300e9
+
+
+def is_fitted_gpu(hardware: HardwareProfile) -> bool:
+    """Whether the constants were fitted on GPUs of that kind, an H100: by its fields, not its name.
+
+    That is a Hopper with that memory, and with an H100's links where links are stated.
+    """
+    low, high = _H100_BYTES
+    return (
+        hardware.vendor == "nvidia"
+        and hardware.generation.lower() == "hopper"
+        and low <= hardware.mem_capacity_bytes <= high
+        and (hardware.link is None or hardware.link.bandwidth_bytes_per_s >= _H100_LINK_BYTES_PER_S)
+    )
 
 
 def _placed(
     name: str, table: dict[str, tuple[float, float, float]], inputs: BudgetInputs
 ) -> BudgetTerm:
     value, low, high = (int(gib * GIB) for gib in table[placement(inputs.parallel)])
-    if not _is_h100(inputs):
+    if not is_fitted_gpu(inputs.hardware):
         low, high = low // 2, high * 3 // 2
         return taken(name, value, assumed(low, high, "H100 figure of vLLM 0.19"), low, high)
     return taken(name, value, "fitted on H100 rows of vLLM 0.19, median", low, high)
 
 
 def profiled_step(inputs: BudgetInputs) -> Step:
-    """The step that vLLM profiles for these inputs."""
+    """The step that vLLM profiles for these inputs: all sequences and tokens of one batch."""
     storage = inputs.storage if inputs.weight_dtype or inputs.model.weight_dtype else None
     is_8_bit = storage is not None and storage.quantised_parts and storage.bits_per_scalar == 8
-    tokens = inputs.settings.max_batched_tokens
-    sequences = default_max_sequences(inputs.hardware)
-    if inputs.engine.name == "vllm_v0":  # one whole prompt, unless it is so long that it is cut
-        context, sequences = inputs.settings.context_tokens, 256
-        tokens = context if context <= LONGEST_UNCUT_PROMPT else tokens
     return Step(
-        max_sequences=inputs.max_sequences or sequences,
-        batched_tokens=tokens,
+        max_sequences=inputs.max_sequences or default_max_sequences(inputs.hardware),
+        batched_tokens=inputs.settings.max_batched_tokens,
         scalar_bytes=inputs.activation_scalar_bytes,
         quantised_bytes=1 if is_8_bit else 0,
         keeps_expert_workspace=storage is None or storage.name != "mxfp4",
     )
 
 
-def _activation(inputs: BudgetInputs, has_head: bool) -> BudgetTerm:
-    step = profiled_step(inputs)
+def activation_peak(
+    inputs: BudgetInputs, step: Step, has_head: bool, constants: ActivationConstants = FITTED
+) -> int:
+    """The peak of that step on a stage with or without the head. [bytes]"""
+    return activation_peak_bytes(
+        inputs.model, step, inputs.parallel, has_head=has_head, constants=constants
+    )
 
-    def peak(constants: ActivationConstants) -> int:
-        return activation_peak_bytes(
-            inputs.model, step, inputs.parallel, has_head=has_head, constants=constants
-        )
 
-    fitted = peak(FITTED)
-    if inputs.engine.name == "vllm_v0":
-        low, high = fitted * 2 // 3, fitted * 3 // 2
-        why = "0.17's form on one prompt; two rows of V0 agree within 0.12 GiB"
-        return taken("activation peak", fitted, assumed(low, high, why), low, high)
+def _activation(inputs: BudgetInputs, step: Step, has_head: bool) -> BudgetTerm:
+    fitted = activation_peak(inputs, step, has_head)
     if not inputs.engine.at_least(0, 17):
         # Qwen3-14B on H100: 5.64 GiB with 0.15 and 0.16, 2.23 GiB from 0.17 on; nothing else known.
-        older = peak(replace(FITTED, logit_bytes=OLDER_LOGIT_BYTES))
+        constants = replace(FITTED, logit_bytes=OLDER_LOGIT_BYTES)
+        older = activation_peak(inputs, step, has_head, constants)
         why = "before 0.17 one model was seen (Qwen3-14B: 5.64 GiB)"
         return taken("activation peak", older, assumed(fitted, older, why), fitted, older)
-    if not _is_h100(inputs):
+    if not is_fitted_gpu(inputs.hardware):
         low, high = fitted * 2 // 3, fitted * 3 // 2
         why = "H100 constants on another GPU"
         return taken("activation peak", fitted, assumed(low, high, why), low, high)
@@ -428,8 +439,7 @@ def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def _budget_remarks(inputs: BudgetInputs) -> tuple[str, ...]:
-    step = profiled_step(inputs)
+def _budget_remarks(inputs: BudgetInputs, step: Step) -> tuple[str, ...]:
     remarks = [
         f"vLLM profiles {step.max_sequences} sequences and {step.batched_tokens} tokens per step"
     ]
@@ -438,3 +448,17 @@ def _budget_remarks(inputs: BudgetInputs) -> tuple[str, ...]:
     if inputs.model.max_context_tokens is None and inputs.weight_bytes is None:
         remarks.append("rotary tables left out: the spec states no longest context")
     return tuple(remarks)
+
+
+ENGINE = Engine(
+    name="vllm",
+    about="vLLM from 0.8 on (V1)",
+    before=((0, 8), "vllm_v0"),
+    pool=pool,
+    budget=budget,
+    utilisation=UTILISATION,
+    utilisation_doubt="0.92 is vLLM's default of 0.25 and later, 0.9 of 0.20 and before; the "
+    "release that changed it is assumed to be 0.21",
+    page_tokens=ByVersion(DEFAULT_PAGE_TOKENS),
+    reads=frozenset({"page_tokens", "max_batched_tokens", "prefix_cache"}),
+)

@@ -1,4 +1,4 @@
-"""vLLM's V0 pool (before 0.8, or V1 switched off): every layer keeps every token.
+"""vLLM's V0 engine (before 0.8, or V1 switched off): every layer keeps every token.
 
 Windows are ignored, and until 2025-03-15 (about 0.7.3) an MLA row of 576 scalars was padded to 640.
 """
@@ -10,11 +10,18 @@ from dataclasses import replace
 from fractions import Fraction
 
 from lrkv_plan.errors import PlacementError
+from lrkv_plan.serving.activation import Step
+from lrkv_plan.serving.budget import BudgetInputs, BudgetTerm, MemoryBudget, assumed, taken
+from lrkv_plan.serving.engine import ByVersion, Engine
+from lrkv_plan.serving.engines import vllm
 from lrkv_plan.serving.pool import LayerKind, Pool, equal_blocks, layer_kinds
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
 
 DEFAULT_PAGE_TOKENS = 16
+DEFAULT_MAX_SEQUENCES = 256
+# V0 turned chunked prefill on by itself beyond this length.
+LONGEST_UNCUT_PROMPT = 32_768
 _MLA_ROW_ALIGNMENT_BYTES = 256
 
 
@@ -67,3 +74,44 @@ def _row(kind: LayerKind, aligned: bool) -> Fraction:
     if not aligned:
         return kind.row_bytes
     return Fraction(math.ceil(kind.row_bytes / _MLA_ROW_ALIGNMENT_BYTES) * _MLA_ROW_ALIGNMENT_BYTES)
+
+
+def profiled_step(inputs: BudgetInputs) -> Step:
+    """One whole prompt, unless it is so long that it is cut."""
+    context = inputs.settings.context_tokens
+    is_whole = context <= LONGEST_UNCUT_PROMPT
+    return replace(
+        vllm.profiled_step(inputs),
+        max_sequences=inputs.max_sequences or DEFAULT_MAX_SEQUENCES,
+        batched_tokens=context if is_whole else inputs.settings.max_batched_tokens,
+    )
+
+
+def budget(inputs: BudgetInputs) -> MemoryBudget:
+    """vLLM's budget with the step that V0 profiles.
+
+    Raises
+    ------
+    SpecError
+        If the weights cannot be counted from the spec and are not given.
+    """
+    return vllm.budget_of_step(inputs, profiled_step(inputs), _activation)
+
+
+def _activation(inputs: BudgetInputs, step: Step, has_head: bool) -> BudgetTerm:
+    fitted = vllm.activation_peak(inputs, step, has_head)
+    low, high = fitted * 2 // 3, fitted * 3 // 2
+    why = "0.17's form on one prompt; two rows of V0 agree within 0.12 GiB"
+    return taken("activation peak", fitted, assumed(low, high, why), low, high)
+
+
+ENGINE = Engine(
+    name="vllm_v0",
+    about="vLLM before 0.8 (V0)",
+    pool=pool,
+    budget=budget,
+    utilisation=vllm.UTILISATION,
+    page_tokens=ByVersion(DEFAULT_PAGE_TOKENS),
+    sizes=frozenset({"tp_size", "pp_size"}),
+    reads=frozenset({"page_tokens", "max_batched_tokens"}),
+)

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.specs.model import DenseFeedForward, ExpertFeedForward, ModelSpec
-
-GIB = 2**30
-
+from lrkv_plan.units import GIB
 
 # Not fitted, but read off the printed peaks of all rows: the sampler holds the logits in their own
 # dtype, three float32 arrays of their size, and the step's last hidden states.

@@ -1,0 +1,197 @@
+"""Layouts: along which kinds of parallelism, and in how many replicas, a model is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from lrkv_plan.attention.spec import divisors_of
+from lrkv_plan.errors import PlacementError, RequirementError, UsageError
+from lrkv_plan.serving.capacity import MOST_TP_SIZE, CapacityRow, capacity_row, fitting_row
+from lrkv_plan.serving.deployment import Deployment
+from lrkv_plan.serving.load import LatencyTarget, admitted_by, timed_step
+from lrkv_plan.specs.deployment import Parallelism
+from lrkv_plan.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A deployment whose GPUs are settled, and what fits; no ``reason`` where it was stated."""
+
+    deployment: Deployment
+    row: CapacityRow
+    reason: str | None = None
+
+
+def smallest_layout(
+    model: ModelSpec,
+    deployment: Deployment,
+    n_sequences: int,
+    *,
+    tp_size: int | None = None,
+    serves: Callable[[CapacityRow, Deployment], int] | None = None,
+    most_gpus: int = 1024,
+) -> Layout | None:
+    """The fewest GPUs that hold ``n_sequences`` of full length, over layouts and replicas.
+
+    Each layout that an engine can run is filled with as many replicas as needed; ties go to the
+    smaller tensor-parallel size, then to fewer data-parallel cores. None if no layout will do.
+
+    Parameters
+    ----------
+    tp_size : searched in powers of two from 1 when None.
+    serves : sequences that a replica serves, such as those within a time target; all that it holds
+        when None.
+
+    Raises
+    ------
+    UsageError
+        If ``n_sequences`` is below 1.
+    """
+    if n_sequences < 1:
+        raise UsageError(f"sequences {n_sequences}: must be at least 1")
+    best: Deployment | None = None
+    fewest = most_gpus + 1
+    for parallel in _candidates(model, deployment, tp_size, most_gpus):
+        if parallel.n_gpus >= fewest:
+            continue
+        one = replace(deployment, parallel=parallel, n_gpus=None)
+        row, _ = fitting_row(model, one)
+        if row is None:
+            continue
+        served = row.total_sequences if serves is None else serves(row, one)
+        if not served:
+            continue
+        n_gpus = -(-n_sequences // served) * parallel.n_gpus
+        if n_gpus < fewest:
+            best, fewest = replace(one, n_gpus=n_gpus), n_gpus
+    if best is None:
+        return None
+    return Layout(deployment=best, row=capacity_row(model, best), reason="the fewest GPUs")
+
+
+def _candidates(
+    model: ModelSpec, deployment: Deployment, tp_size: int | None, most_gpus: int
+) -> Iterator[Parallelism]:
+    """Tensor-parallel sizes; of mixtures also data-parallel attention that shares the experts.
+
+    A data-parallel or expert-parallel size that was stated is kept in all of them.
+    """
+    given = deployment.parallel
+    powers = [2**k for k in range(most_gpus.bit_length()) if 2**k <= most_gpus]
+    sizes = powers if tp_size is None else [tp_size]
+    yield from (replace(given, tp_size=size) for size in sizes if _may_be(given, size))
+    has_experts = any(
+        group.feed_forward is not None and group.feed_forward.kind == "experts"
+        for group in model.layers
+    )
+    if not has_experts or given.n_gpus > given.tp_size or given.ep_size > 1 or given.dcp_size > 1:
+        return
+    for size in sizes:
+        for cores in powers[1:]:
+            if size * cores <= most_gpus:
+                yield Parallelism(tp_size=size, dp_size=cores, ep_size=size * cores)
+
+
+def _may_be(given: Parallelism, tp_size: int) -> bool:
+    try:
+        replace(given, tp_size=tp_size)
+    except PlacementError:
+        return False
+    return True
+
+
+def with_layout(
+    model: ModelSpec,
+    deployment: Deployment,
+    target: LatencyTarget,
+    batch_size: int | None = None,
+    *,
+    is_stated: bool,
+) -> Layout:
+    """The deployment as stated, or with the tensor-parallel size that serves most.
+
+    Raises
+    ------
+    RequirementError
+        If no sequence fits at any size that may be chosen, or at the stated one.
+    PlacementError
+        If the stated size cannot run, or does not divide ``n_gpus``.
+    """
+    if is_stated:
+        row = capacity_row(model, deployment)
+        if not row.max_sequences:
+            size = deployment.parallel.tp_size
+            raise RequirementError(
+                f"{_nothing_fits(model, deployment, f'TP {size}', row.binds)}; leave out --tp-size "
+                "to have it chosen"
+            )
+        return Layout(deployment=deployment, row=row)
+    if deployment.n_gpus is None:
+        return _narrowest(model, deployment)
+    return _fullest(model, deployment, deployment.n_gpus, target, batch_size)
+
+
+def _narrowest(model: ModelSpec, deployment: Deployment) -> Layout:
+    """The smallest power of two that fits one sequence."""
+    reason, tp_size = "no size was tried", 1
+    while tp_size <= MOST_TP_SIZE:
+        wider = _with_tp_size(deployment, tp_size)
+        row, reason = fitting_row(model, wider)
+        if row is not None:
+            return Layout(deployment=wider, row=row, reason="the smallest that fits")
+        tp_size *= 2
+    up_to = f"any size up to TP {MOST_TP_SIZE}"
+    raise RequirementError(_nothing_fits(model, deployment, up_to, reason))
+
+
+def _fullest(
+    model: ModelSpec,
+    deployment: Deployment,
+    n_gpus: int,
+    target: LatencyTarget,
+    batch_size: int | None,
+) -> Layout:
+    """Of the sizes up to ``n_gpus``, the one that serves most; the smaller of equals.
+
+    GPUs that are no whole replica stay idle, and the reason says so.
+    """
+    best: Layout | None = None
+    most, reason = -1, "no size was tried"
+    for tp_size in _sizes(n_gpus):
+        whole = replace(_with_tp_size(deployment, tp_size), n_gpus=n_gpus // tp_size * tp_size)
+        row, reason_here = fitting_row(model, whole)
+        if row is None:
+            reason = reason_here
+            continue
+        served = row.total_sequences
+        if target.tpot_s is not None:
+            step = timed_step(model, whole, target)
+            load = admitted_by(step, row, whole, target, batch_size)
+            served = load.sequences if load is not None and load.meets_target else 0
+        if served > most:
+            best, most = Layout(deployment=whole, row=row), served
+    if best is None:
+        raise RequirementError(
+            _nothing_fits(model, deployment, f"any size up to {n_gpus} GPUs", reason)
+        )
+    idle = n_gpus - best.row.n_gpus
+    left = f"; {idle} of {n_gpus} GPUs idle" if idle else ""
+    return replace(best, reason=f"serves most sequences{left}")
+
+
+def _sizes(n_gpus: int) -> list[int]:
+    """Divisors of the GPUs, which leave none idle, and powers of two."""
+    powers = [2**k for k in range(n_gpus.bit_length()) if 2**k <= n_gpus]
+    return sorted({*divisors_of(n_gpus), *powers})
+
+
+def _with_tp_size(deployment: Deployment, tp_size: int) -> Deployment:
+    return replace(deployment, parallel=replace(deployment.parallel, tp_size=tp_size))
+
+
+def _nothing_fits(model: ModelSpec, deployment: Deployment, sizes: str, reason: str) -> str:
+    return (
+        f"{model.name}: no sequence of {deployment.settings.context_tokens:,} tokens fits at "
+        f"{sizes} ({reason}); use a shorter context, a smaller format or more GPUs"
+    )
