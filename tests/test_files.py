@@ -110,7 +110,13 @@ def test_unpacking_stops_at_the_bound(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x1f\x8b", b"\x1f\x8b\x08\x00junk", gzip.compress(b"abc", mtime=0)[:-3], b"\x1f\x8b\x00" * 9]
+    "data",
+    [
+        b"\x1f\x8b",
+        b"\x1f\x8b\x08\x00junk",
+        gzip.compress(b"abc", mtime=0)[:-3],
+        b"\x1f\x8b\x00" * 9,
+    ],
 )
 def test_damaged_gzip_is_one_line(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(SpecError, match="cannot be unpacked"):

@@ -36,6 +36,7 @@ PROCESSOR_S = 2.0  # that an input may take
 SLOWER_S = {"report": 40.0, "plot": 6.0, "calibrate": 6.0, "audit": 4.0, "plan": 4.0}
 WAITING_S = 10.0  # for input that never comes
 MORE_MEMORY_BYTES = 3 * 2**30  # that an input may ask for before it gets a MemoryError
+MADE_UP_PEAKS = {"stream_bytes_per_s": 10e9, "peak_flops_per_s": {"fp32": 100e9}}
 PROJECT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -98,7 +99,7 @@ def _measuring() -> dict[str, Any]:
     session = "lrkv_plan.calibration.session"
     return {
         f"{session}.Measuring.run": lambda *_: 0,
-        f"{session}.measured_peaks": lambda *_: {},
+        f"{session}.measured_peaks": lambda *_: MADE_UP_PEAKS,
         f"{session}.stopwatch_of": lambda _: mock.Mock(method="none"),
         f"{session}.prepare_cpu": lambda _: "none",
         "lrkv_plan.calibration.validate.stopwatch_of": refused,
