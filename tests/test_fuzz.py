@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 pytest.importorskip("scipy")
 
@@ -13,8 +16,9 @@ from benchmarks.fuzz import search
 from benchmarks.fuzzing.damage import damaged_document
 from benchmarks.fuzzing.inputs import SOURCES, Input, input_of
 from benchmarks.fuzzing.judging import faults
-from benchmarks.fuzzing.options import is_contained
+from benchmarks.fuzzing.options import BASES, is_contained
 from benchmarks.fuzzing.running import prepared, run
+from lrkv_plan.cli.app import app
 
 SEED = 20_261_130
 N_INPUTS = 300
@@ -91,3 +95,11 @@ def test_each_fault_is_seen(
     one = Input(number=0, kind="options", files={}, arguments=["cache"])
     outcome = run(one, tmp_path / "x", processor_s=0.2 if kind == "hang" else AMPLE_S)
     assert [fault.kind for fault in faults(one, outcome)] == [kind]
+
+
+def test_every_command_is_tried() -> None:
+    def names(command: Any, before: str = "") -> Iterator[str]:
+        for name, inner in getattr(command, "commands", {"": None}).items():
+            yield from names(inner, f"{before} {name}") if inner else [before.strip()]
+
+    assert set(names(typer.main.get_command(app))) <= set(BASES)
