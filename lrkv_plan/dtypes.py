@@ -151,6 +151,8 @@ def storage_format(name: str) -> StorageFormat:
     SpecError
         If the name is unknown; the message lists the known ones.
     """
+    if not isinstance(name, str):
+        raise SpecError(f"kv_dtype {shown(name)}: must be the name of a storage format, as 'bf16'")
     key = name.strip().lower()
     found = STORAGE_FORMATS.get(_ALIASES.get(key, key))
     if found is None:

@@ -36,6 +36,11 @@ def make_model(attention: dict[str, Any], **changes: Any) -> ModelSpec:
     )
 
 
+def only_notes(stderr: str) -> bool:
+    """Whether a command said nothing on stderr but the notes of its table."""
+    return all(line.startswith("note: ") for line in stderr.splitlines())
+
+
 @pytest.fixture(scope="session", autouse=True)
 def commands_built_once() -> Iterator[None]:
     """Building all commands takes longer than most of them run, and nothing changes them."""

@@ -11,7 +11,7 @@ from lrkv_plan.attention.grouped import grouped_layout
 from lrkv_plan.attention.latent import latent_layout
 from lrkv_plan.attention.layout import AttentionLayout
 from lrkv_plan.attention.low_rank import low_rank_layout
-from lrkv_plan.errors import SpecError
+from lrkv_plan.errors import SpecError, shown
 from lrkv_plan.specs.attention import AttentionSpec, register_spec_class
 from lrkv_plan.specs.attention_families import GroupedSpec, LatentSpec, LowRankSpec
 
@@ -30,7 +30,19 @@ FAMILIES: dict[str, Family] = {}
 
 
 def register_family(name: str, spec_class: type[AttentionSpec], build: Builder) -> None:
-    """Add a family; spec files, ``--attention`` and every calculator know it from now on."""
+    """Add a family; spec files, ``--attention`` and every calculator know it from now on.
+
+    Raises
+    ------
+    SpecError
+        If the name is not text, the class no ``AttentionSpec``, or ``build`` cannot be called.
+    """
+    if not isinstance(name, str) or not name:
+        raise SpecError(f"name {shown(name)}: a family's name must be text")
+    if not (isinstance(spec_class, type) and issubclass(spec_class, AttentionSpec)):
+        raise SpecError(f"spec_class {shown(spec_class)}: must be a subclass of AttentionSpec")
+    if not callable(build):
+        raise SpecError(f"build {shown(build)}: must be a function (spec, model_dim) -> layout")
     FAMILIES[name] = Family(spec_class=spec_class, build=build)
     register_spec_class(name, spec_class)
     layout_of.cache_clear()

@@ -7,6 +7,8 @@ from typing import Any
 
 from lrkv_plan.attention.families import layout_of
 from lrkv_plan.attention.layout import AttentionLayout, DecodeWork
+from lrkv_plan.calculators.arguments import check_is, check_model, one_count
+from lrkv_plan.calculators.exact import is_array
 from lrkv_plan.calculators.layer_cache import fixed_bytes_per_gpu
 from lrkv_plan.dtypes import StorageFormat, storage_format
 from lrkv_plan.errors import UsageError, did_you_mean, shown
@@ -45,9 +47,9 @@ class AttentionWork:
             return self.fixed_rows + 0 * context_tokens  # an array where the contexts are one
         if self.window_tokens is None:
             return context_tokens
-        if isinstance(context_tokens, int):
-            return min(context_tokens, self.window_tokens)
-        return context_tokens.clip(max=self.window_tokens)
+        if is_array(context_tokens):
+            return context_tokens.clip(max=self.window_tokens)
+        return min(context_tokens, self.window_tokens)
 
     def n_bytes(self, context_tokens: Any, batch_size: Any, query_tokens: Any = 1) -> Any:
         """Bytes read and written by one layer. [bytes]"""
@@ -109,7 +111,12 @@ def attention_work(
     >>> work.row_read_bytes, work.row_flops  # 2*2*(128 + 18*55); 2*18*2*(128 + 55)
     (4472.0, 13176.0)
     """
-    storage = storage_format(kv_dtype)
+    check_model("model", model)
+    storage, tp_size = storage_format(kv_dtype), one_count("tp_size", tp_size)
+    if heads_per_tile is not None:
+        heads_per_tile = one_count("heads_per_tile", heads_per_tile)
+    if path is not None:
+        check_is("path", path, str)
     found = []
     for group in model.layers:
         if group.state:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, overload
 
+from lrkv_plan.calculators.arguments import check_model, one_count
 from lrkv_plan.calculators.exact import (
     as_count,
     exact_product,
@@ -85,6 +86,7 @@ def bytes_per_token(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: Any = 
     >>> bytes_per_token(load_model("lrkv-paper-2.5b"))  # 2 * 2 * 18 * 18 * 128
     165888
     """
+    check_model("model", model)
     storage = storage_format(kv_dtype)
 
     def at(size: int) -> int | Fraction:
@@ -100,6 +102,8 @@ def bytes_per_token(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: Any = 
 
 def index_bytes_per_token(model: ModelSpec, *, tp_size: int = 1) -> int:
     """Bytes of sparse-attention index keys that one more token adds on one GPU. [bytes/token]"""
+    check_model("model", model)
+    tp_size = one_count("tp_size", tp_size)
     return sum(
         group.count * fixed_bytes_per_gpu(tensor, tp_size)
         for group in model.layers
@@ -109,6 +113,8 @@ def index_bytes_per_token(model: ModelSpec, *, tp_size: int = 1) -> int:
 
 def state_bytes_per_sequence(model: ModelSpec, *, tp_size: int = 1) -> int:
     """Recurrent and convolution state of one sequence on one GPU. [bytes]"""
+    check_model("model", model)
+    tp_size = one_count("tp_size", tp_size)
     return sum(
         group.count * fixed_bytes_per_gpu(tensor, tp_size)
         for group in model.layers
@@ -120,6 +126,8 @@ def encoder_bytes_per_token(
     model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: int = 1
 ) -> int | Fraction:
     """Cross-attention bytes per encoder token on one GPU. [bytes/encoder token]"""
+    check_model("model", model)
+    tp_size = one_count("tp_size", tp_size)
     storage = storage_format(kv_dtype)
     total = sum(
         (group.count * group_row_bytes(model, group, storage, tp_size)
@@ -172,10 +180,12 @@ def cache_bytes(
     >>> cache_bytes(load_model("lrkv-paper-2.5b"), context_tokens=2048).total
     339738624
     """
-    storage = storage_format(kv_dtype)
+    check_model("model", model)
+    storage, tp_size = storage_format(kv_dtype), one_count("tp_size", tp_size)
     context = as_count("context_tokens", context_tokens)
     batch = as_count("batch_size", batch_size)
-    encoder = as_count("encoder_tokens", encoder_tokens or model.encoder_tokens or 0, minimum=0)
+    own = model.encoder_tokens or 0
+    encoder = own if encoder_tokens is None else one_count("encoder_tokens", encoder_tokens, 0)
     nothing = exact_product(0, context, batch)
     kv_parts, index_parts = [nothing], [nothing]
     for group in model.layers:
@@ -197,6 +207,7 @@ def cache_bytes(
 
 def reference_mha(model: ModelSpec) -> ModelSpec:
     """The same backbone with full multi-head attention: the denominator of every ratio."""
+    check_model("model", model)
     return swap_attention(model, "mha") if model.attention_groups else model
 
 
@@ -207,6 +218,7 @@ def ratio_to_mha(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: int = 1) 
     parallelism it equals the aggregate ratio, for MHA replicates nothing: P g'/H + r/d_h.
     None where no layer keeps rows.
     """
+    tp_size = one_count("tp_size", tp_size)
     reference = bytes_per_token(reference_mha(model), kv_dtype=kv_dtype, tp_size=tp_size)
     if not reference:
         return None

@@ -147,7 +147,8 @@ def tensor_rows(
 def _row_tensors(
     model: ModelSpec, group: LayerGroup, context: int, workload: Workload
 ) -> Iterable[dict[str, Any]]:
-    kept = rows_kept(group, context, workload.encoder_tokens or model.encoder_tokens or 0)
+    stated = workload.encoder_tokens
+    kept = rows_kept(group, context, (model.encoder_tokens or 0) if stated is None else stated)
     if group.attention is None or kept is None:
         return
     storage = storage_format(workload.kv_dtype)

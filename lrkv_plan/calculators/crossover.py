@@ -7,7 +7,7 @@ change. Along batch, rank, query tokens and GPUs every whole number is evaluated
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from lrkv_plan.errors import UsageError
 
 if TYPE_CHECKING:
     from lrkv_plan.calculators.exact import IntArray
+
+SCAN_CHUNK = 65_536  # values that a scan evaluates at a time: a few MB of arrays
 
 # (first, second) times of one evaluation; arrays over the variable. [s]
 Pair = Callable[[Any], tuple[Any, Any]]
@@ -119,16 +121,14 @@ def _faster(times: Pair, place: int) -> int | None:
 
 
 def scan(times: Pair, values: IntArray) -> tuple[int | None, list[tuple[int, int]]]:
-    """The same as ``sign_changes`` by evaluating every value; for any shape of times."""
-    import numpy as np
+    """The same as ``sign_changes`` by evaluating every value; for any shape of times.
 
-    first, second = times(values)
-    signs = np.sign(np.asarray(first) - np.asarray(second)) + np.zeros(values.shape)
+    ``SCAN_CHUNK`` values are evaluated at a time, so that memory stays bounded.
+    """
     changes: list[tuple[int, int]] = []
     current: int | None = None
     start: int | None = None
-    for index in _sign_edges(signs):
-        faster = None if signs[index] == 0 else int(signs[index] > 0)
+    for index, faster in _edges(times, values):
         if index == 0:
             start = current = faster
         elif faster is not None and faster != current:
@@ -138,11 +138,16 @@ def scan(times: Pair, values: IntArray) -> tuple[int | None, list[tuple[int, int
     return start, changes
 
 
-def _sign_edges(signs: Any) -> list[int]:
-    """Index 0 and every index whose sign differs from the one before."""
+def _edges(times: Pair, values: IntArray) -> Iterator[tuple[int, int | None]]:
+    """Index 0, every index where the faster design changes, and the first of each chunk."""
     import numpy as np
 
-    return [0, *(np.flatnonzero(np.diff(signs)) + 1).tolist()]
+    for begin in range(0, values.size, SCAN_CHUNK):
+        chunk = values[begin : begin + SCAN_CHUNK]
+        first, second = times(chunk)
+        signs = np.sign(np.asarray(first) - np.asarray(second)) + np.zeros(chunk.shape)
+        for index in (0, *(np.flatnonzero(np.diff(signs)) + 1).tolist()):
+            yield begin + index, None if signs[index] == 0 else int(signs[index] > 0)
 
 
 def context_crossover(

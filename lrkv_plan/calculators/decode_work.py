@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from lrkv_plan.attention.families import layout_of
+from lrkv_plan.calculators.arguments import check_model, one_count
 from lrkv_plan.calculators.cache_bytes import reference_mha
 from lrkv_plan.specs.model import LayerGroup, ModelSpec
 
@@ -16,6 +17,9 @@ def attention_multiply_adds(model: ModelSpec, context_tokens: int, query_tokens:
     rope_expand (LRKV). A windowed layer scans min(T, window) tokens. Projections, softmax and
     rotations are not counted.
     """
+    check_model("model", model)
+    context_tokens = one_count("context_tokens", context_tokens, 0)
+    query_tokens = one_count("query_tokens", query_tokens)
     return sum(
         group.count
         * layout_of(group.attention, model.model_dim)
@@ -31,6 +35,8 @@ def arithmetic_ratio_to_mha(model: ModelSpec, context_tokens: int) -> Fraction |
 
     For factored LRKV in all layers: 1 + r/d_h + r/T (review of arXiv:2601.11471v3, section 4).
     """
+    check_model("model", model)
+    context_tokens = one_count("context_tokens", context_tokens)
     if not _scanning(model):
         return None
     reference = attention_multiply_adds(reference_mha(model), context_tokens)

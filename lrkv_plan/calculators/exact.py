@@ -6,11 +6,12 @@ numpy itself is imported only by callers that pass arrays.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lrkv_plan.errors import UsageError
+from lrkv_plan.errors import UsageError, shown
 from lrkv_plan.units import INT64_MAX
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     Exact: TypeAlias = int | Fraction | IntArray
 
 
+EXACT_FLOAT = 2**53  # beyond it a float stands for several whole numbers
+
+
 def is_array(value: object) -> bool:
     """Whether ``value`` is a numpy array (without importing numpy)."""
     return hasattr(value, "dtype") and hasattr(value, "shape")
@@ -30,25 +34,39 @@ def is_array(value: object) -> bool:
 def as_count(name: str, value: Any, minimum: int = 1) -> Count:
     """``value`` as an integer or an int64 array, every element at least ``minimum``.
 
+    A float that is whole and exact (up to 2**53) counts as the number it is.
+
     Raises
     ------
     UsageError
         If it is not whole, is below ``minimum`` or exceeds int64.
     """
-    if is_array(value) or isinstance(value, list | tuple):
+    if (is_array(value) and value.shape != ()) or isinstance(value, list | tuple):
         return _as_array(name, value, minimum)
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise UsageError(f"{name} {value!r}: must be a whole number")
-    number = int(value.__index__())
+    if is_array(value):
+        value = value.item()  # a numpy scalar
+    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT_FLOAT:
+        value = int(value)
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise UsageError(f"{name} {shown(value)}: must be a whole number")
     if not minimum <= number <= INT64_MAX:
-        raise UsageError(f"{name} {number}: must be from {minimum} to 2**63 - 1")
+        raise UsageError(f"{name} {shown(number)}: must be from {minimum} to 2**63 - 1")
     return number
 
 
 def _as_array(name: str, value: Any, minimum: int) -> IntArray:
     import numpy as np
 
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise UsageError(f"{name} {shown(value)}: rows of unequal length are no array") from None
+    if array.dtype.kind == "f" and (abs(array) <= EXACT_FLOAT).all() and (array % 1 == 0).all():
+        array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         raise UsageError(f"{name}: an array of {array.dtype} is not whole numbers")
     if array.size and (int(array.min()) < minimum or int(array.max()) > INT64_MAX):

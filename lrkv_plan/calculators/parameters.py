@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from lrkv_plan.attention.families import layout_of
 from lrkv_plan.attention.layout import WeightMatrix, WeightRole
+from lrkv_plan.calculators.arguments import check_model
 from lrkv_plan.calculators.cache_bytes import reference_mha
 from lrkv_plan.errors import RequirementError, SpecError
 from lrkv_plan.specs.model import (
@@ -64,6 +65,7 @@ def parameter_count(model: ModelSpec) -> ParameterCount:
     >>> parameter_count(swap_attention(paper, "lrkv:55")).kv_params  # 18*2*(2304*128 + 18*55*2432)
     97293312
     """
+    check_model("model", model)
     missing: list[str] = []
     return ParameterCount(
         kv_params=kv_params(model),
@@ -85,6 +87,7 @@ def attention_weights(group: LayerGroup, model_dim: int) -> tuple[WeightMatrix, 
 
 def kv_params(model: ModelSpec) -> int:
     """Weights of the key and value projections over all layers; biases are not counted here."""
+    check_model("model", model)
     return sum(
         group.count * weight.n_params
         for group in model.layers
@@ -197,6 +200,8 @@ def matched_feed_forward(original: ModelSpec, swapped: ModelSpec) -> MatchedWidt
     RequirementError
         If the swap adds more than the feed-forward blocks hold.
     """
+    check_model("original", original)
+    check_model("swapped", swapped)
     change = sum(_attention_params(swapped, g) for g in swapped.layers) - sum(
         _attention_params(original, g) for g in original.layers
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lrkv_plan.attention.families import layout_of
+from lrkv_plan.calculators.arguments import check_model, one_count
 from lrkv_plan.calculators.cache_bytes import bytes_per_token, reference_mha
 from lrkv_plan.calculators.exact import simplest
 from lrkv_plan.dtypes import StorageFormat, storage_format
@@ -69,7 +70,8 @@ def placements(model: ModelSpec, *, tp_size: int, kv_dtype: str = "bf16") -> tup
     >>> best.policy, float(best.aggregate_ratio_to_mha)  # 4/32 + 54/128
     ('replicated', 0.546875)
     """
-    storage = storage_format(kv_dtype)
+    check_model("model", model)
+    storage, tp_size = storage_format(kv_dtype), one_count("tp_size", tp_size)
     held = Fraction(bytes_per_token(model, kv_dtype=kv_dtype, tp_size=tp_size))
     whole = Fraction(bytes_per_token(model, kv_dtype=kv_dtype))
     reference = bytes_per_token(reference_mha(model), kv_dtype=kv_dtype)

@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.attention.families import layout_of
+from lrkv_plan.calculators.arguments import check_is, check_model, one_count
 from lrkv_plan.calculators.budget_fit import (
     Fit,
     budget_bytes,
@@ -24,7 +25,7 @@ from lrkv_plan.calculators.budget_fit import (
 )
 from lrkv_plan.calculators.cache_bytes import bytes_per_token, reference_mha
 from lrkv_plan.calculators.decode_work import arithmetic_ratio_limit, arithmetic_ratio_to_mha
-from lrkv_plan.calculators.exact import as_count, over_each, simplest
+from lrkv_plan.calculators.exact import over_each, simplest
 from lrkv_plan.calculators.parameters import kv_params_ratio_to_mha
 from lrkv_plan.errors import PlacementError, RequirementError, SpecError
 from lrkv_plan.specs.attention import Backbone
@@ -99,10 +100,12 @@ def rank_ceiling(
     >>> answer.largest.value, answer.aligned.value  # floor(128 (1/2 - 1/18)) = floor(56.9)
     (56, 48)
     """
+    check_model("model", model)
     wanted = parse_budget(budget) if isinstance(budget, str) else budget
-    alignment = _one_count("alignment", alignment)
-    context = _one_count("context_tokens", context_tokens)
-    variant = options or LowRankOptions()
+    wanted = check_is("budget", wanted, Budget, "text such as '50%'")
+    alignment = one_count("alignment", alignment)
+    context, tp_size = one_count("context_tokens", context_tokens), one_count("tp_size", tp_size)
+    variant = LowRankOptions() if options is None else check_is("options", options, LowRankOptions)
     mha = bytes_per_token(reference_mha(model), kv_dtype=kv_dtype, tp_size=tp_size)
     if not mha:
         raise SpecError(f"{model.name}: no layer keeps keys and values, so a rank changes nothing")
@@ -221,7 +224,9 @@ def bytes_per_token_at_ranks(
     >>> bytes_per_token_at_ranks(load_model("lrkv-paper-2.5b"), np.array([0, 55]))
     array([ 9216, 80496])
     """
-    variant = options or LowRankOptions()
+    check_model("model", model)
+    variant = LowRankOptions() if options is None else check_is("options", options, LowRankOptions)
+    alignment = one_count("alignment", alignment)
 
     def at(rank: int) -> int | Fraction:
         swapped = swap_attention(model, variant.text(rank, alignment))
@@ -229,12 +234,6 @@ def bytes_per_token_at_ranks(
         return held
 
     return over_each("rank", ranks, at)
-
-
-def _one_count(name: str, value: int) -> int:
-    count = as_count(name, value)
-    assert isinstance(count, int)
-    return count
 
 
 def _backbones(model: ModelSpec) -> list[Backbone]:
@@ -265,5 +264,5 @@ def _runnable_kv_heads(model: ModelSpec, tp_size: int) -> list[int]:
 def _latent_rope_dim(model: ModelSpec, stated: int | None) -> int:
     """The rotary key's width as stated, the backbone's own, or half a head. [scalars]"""
     first = _backbones(model)[0]
-    rope = stated if stated is not None else first.rope_dim
+    rope = first.rope_dim if stated is None else one_count("latent_rope_dim", stated, 0)
     return max(2, first.head_dim // 2) if rope is None else rope

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lrkv_plan.calculators.arguments import check_is, one_count
 from lrkv_plan.calculators.attention_work import attention_work
 from lrkv_plan.errors import SpecError, UsageError, did_you_mean
 from lrkv_plan.specs.hardware import HardwareProfile
@@ -41,7 +42,7 @@ def peak_of(hardware: HardwareProfile, units: str) -> float:
     SpecError
         If the profile states no such peak.
     """
-    peak = hardware.peak_flops_per_s.get(units)
+    peak = hardware.peak_flops_per_s.get(check_is("units", units, str))
     if peak is None:
         known = ", ".join(hardware.peak_flops_per_s)
         hint = did_you_mean(units, hardware.peak_flops_per_s)
@@ -94,8 +95,10 @@ def roofline_point(
     >>> round(point.intensity_flops_per_byte), round(point.ridge_flops_per_byte), point.bound
     (242, 206, 'compute')
     """
-    if min(context_tokens, batch_size, query_tokens) < 1:
-        raise UsageError("context_tokens, batch_size and query_tokens must be at least 1")
+    check_is("hardware", hardware, HardwareProfile, "load_hardware")
+    context_tokens = one_count("context_tokens", context_tokens)
+    batch_size = one_count("batch_size", batch_size)
+    query_tokens = one_count("query_tokens", query_tokens)
     layers = attention_work(
         model, kv_dtype=kv_dtype, tp_size=tp_size, heads_per_tile=heads_per_tile, path=path
     )

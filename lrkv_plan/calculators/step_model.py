@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.calculators.allreduce_time import allreduce_model, allreduce_time
+from lrkv_plan.calculators.arguments import check_is, check_model, one_count
 from lrkv_plan.calculators.attention_work import AttentionWork
 from lrkv_plan.calculators.kernel_lookup import kernel_model
 from lrkv_plan.calculators.kernel_time import KernelModel
@@ -63,7 +64,14 @@ def step_model(
     >>> 5e-3 < step_time(step, context_tokens=8192, batch_size=1).step_s < 10e-3
     True
     """
-    dtype = weight_dtype or model.weight_dtype or ("bf16" if weight_bytes is not None else None)
+    check_model("model", model)
+    check_is("hardware", hardware, HardwareProfile, "load_hardware")
+    tp_size = one_count("tp_size", tp_size)
+    if weight_bytes is not None:
+        weight_bytes = one_count("weight_bytes", weight_bytes)
+    dtype = model.weight_dtype if weight_dtype is None else weight_dtype
+    if dtype is None and weight_bytes is not None:
+        dtype = "bf16"
     if dtype is None:
         raise SpecError(
             f"{model.name}: weight_dtype is not stated; give --weight-dtype, or --weights"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.calculators.arguments import as_amounts, check_is
 from lrkv_plan.calculators.attention_work import AttentionWork
 from lrkv_plan.calculators.exact import is_array
 from lrkv_plan.calculators.kernel_time import KernelModel, kernel_time
@@ -96,6 +97,11 @@ def step_time(
     batch_size : sequences decoded together on these GPUs; a number or an array. [sequences]
     query_tokens : tokens decoded per sequence in one step (speculation); a number or an array.
 
+    Raises
+    ------
+    UsageError
+        If a count is not a whole number from 0 to 2**63 - 1 (whole floats count).
+
     Notes
     -----
     attention = sum over layers of t0 + max(bytes / (beta BW), flops / (phi peak));
@@ -120,7 +126,10 @@ def step_time(
     >>> round(1e3 * step.attention_s, 6), round(1e3 * step.linear_s, 6)  # 10 * 1e8 B; 8.5e9 B / .85
     (1.0, 10.0)
     """
-    work = model.work
+    work = check_is("model", model, StepModel, "step_model").work
+    context_tokens = as_amounts("context_tokens", context_tokens)
+    batch_size = as_amounts("batch_size", batch_size)
+    query_tokens = as_amounts("query_tokens", query_tokens)
     tokens = batch_size * query_tokens
     parts = [
         _attention(layer, kernel, context_tokens, batch_size, query_tokens)

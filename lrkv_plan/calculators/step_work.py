@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lrkv_plan.calculators.arguments import check_model, one_count
 from lrkv_plan.calculators.attention_work import AttentionWork, attention_work
 from lrkv_plan.calculators.parameters import parameter_count
 from lrkv_plan.calculators.weights import refuse_unbounded_weights, weight_bytes_per_gpu
@@ -79,7 +80,8 @@ def linear_work(
     PlacementError
         If weights cannot be dealt out.
     """
-    parallel = Parallelism(tp_size=tp_size)
+    check_model("model", model)
+    parallel = Parallelism(tp_size=one_count("tp_size", tp_size))
     if weight_bytes is None:
         refuse_unbounded_weights(model)
     elif parameter_count(model).missing:
@@ -159,6 +161,8 @@ def step_work(
     SpecError, PlacementError, UsageError
         As ``attention_work`` and ``linear_work``.
     """
+    check_model("model", model)
+    tp_size = one_count("tp_size", tp_size)
     blocks = sum(group.count * _n_blocks(group) for group in model.layers)
     return StepWork(
         attention=attention_work(

@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
+from lrkv_plan.calculators.arguments import check_is, check_model
 from lrkv_plan.calculators.layer_weights import Bits, layer_bits, norm_bits
 from lrkv_plan.calculators.parameters import parameter_count
 from lrkv_plan.errors import SpecError
@@ -92,6 +93,8 @@ def weight_bytes_per_gpu(
     >>> one.fullest.total  # 8,030,261,248 parameters of 2 bytes
     16060522496
     """
+    check_model("model", model)
+    check_is("parallel", parallel, Parallelism)
     _check_stated(model)
     storage = weight_format(weight_dtype)
     layers = _layers_in_order(model)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from lrkv_plan.calculators.arguments import one_count
 from lrkv_plan.calculators.crossover import Crossover, context_crossover, scanned_crossover
 from lrkv_plan.calculators.step_model import step_model
 from lrkv_plan.calculators.step_time import StepModel, StepTime, step_time
 from lrkv_plan.errors import PlacementError, UsageError, did_you_mean
 from lrkv_plan.specs.attention import spec_class
+from lrkv_plan.specs.attention_families import divisors_of
 from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 
 VARIABLES = ("context_tokens", "batch_size", "rank", "query_tokens", "tp_size")
 _DEFAULT_MOST = {"batch_size": 4096, "query_tokens": 64, "tp_size": 64}
+# Beyond what any engine decodes together or speculates on; every value up to it is evaluated.
+MOST_SCANNED = 2**20
+MOST_RANKS = 1024  # each rank is a design of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +55,21 @@ def compare(
     over : context_tokens, batch_size, rank, query_tokens or tp_size.
     point : the other variables' values: context_tokens, batch_size, query_tokens, tp_size.
     at_most : the variable's largest value; by default the model's longest context (at least
-        131,072), 4,096 sequences, 64 query tokens, 64 GPUs, or a head's width.
+        131,072), 4,096 sequences, 64 query tokens, 64 GPUs, or a head's width. At most
+        ``MOST_SCANNED`` sequences or query tokens and ``MOST_RANKS`` ranks.
 
     Raises
     ------
     UsageError
-        If the variable is unknown, or along the rank no design is an LRKV one.
+        If the variable is unknown, along the rank no design is an LRKV one, or the largest value
+        is beyond what is looked at.
     SpecError, PlacementError
         As ``step_model``.
     """
     if over not in VARIABLES:
         hint = did_you_mean(over, VARIABLES)
         raise UsageError(f"variable {over!r} is unknown{hint}; known: {', '.join(VARIABLES)}")
+    check_most(over, at_most)
 
     @cache
     def built(text: str, tp_size: int) -> StepModel:
@@ -85,7 +94,7 @@ def compare(
         crossover = _along(over, (pair[0], pair[1]), point, at_most or _most(model, over))
     else:
         ranks = over == "rank"
-        values = ranks_of(model, texts, at_most) if ranks else _sizes(built, texts, at_most)
+        values = ranks_of(model, texts, at_most) if ranks else _sizes(model, built, texts, at_most)
         crossover = _each_of(values, steps_at)
     ends = [text if over != "rank" else at_rank(text, crossover.low) for text in texts]
     notes = (note for text in ends for note in built(text, point["tp_size"]).remarks)
@@ -94,6 +103,19 @@ def compare(
         sides=tuple(_sides(crossover, texts, steps_at, over_rank=over == "rank")),
         rests_on=tuple(dict.fromkeys(notes)),
     )
+
+
+def check_most(over: str, at_most: int | None) -> None:
+    """Refuse a largest value that no engine reaches (``UsageError``)."""
+    if at_most is None:
+        return
+    most = one_count("at_most", at_most)
+    if over in ("batch_size", "query_tokens") and most > MOST_SCANNED:
+        what = "sequences are decoded together" if over == "batch_size" else "tokens are speculated"
+        raise UsageError(
+            f"at_most {most}: along {over} at most {MOST_SCANNED:,} are looked at; no engine is "
+            f"known in which more {what}"
+        )
 
 
 def _most(model: ModelSpec, over: str) -> int:
@@ -166,13 +188,22 @@ def ranks_of(model: ModelSpec, texts: tuple[str, str], at_most: int | None) -> l
         raise UsageError("along the rank one design must be lrkv:RANK")
     backbones = [g.attention.backbone() for g in model.attention_groups if g.attention]
     widest = min(min(b.head_dim, b.v_head_dim) for b in backbones)
-    return list(range(0, min(widest, at_most or widest) + 1))
+    most = min(widest, at_most or widest)
+    if most > MOST_RANKS:
+        raise UsageError(
+            f"{most:,} ranks: at most {MOST_RANKS:,} are looked at one by one; give a smaller "
+            "--at-most"
+        )
+    return list(range(0, most + 1))
 
 
-def _sizes(built: Any, texts: tuple[str, str], at_most: int | None) -> list[int]:
-    """Tensor-parallel sizes that both designs can run."""
+def _sizes(model: ModelSpec, built: Any, texts: tuple[str, str], at_most: int | None) -> list[int]:
+    """Tensor-parallel sizes that both designs can run: query heads are dealt out evenly."""
+    heads = math.gcd(*(g.attention.n_heads for g in model.attention_groups if g.attention))
     sizes = []
-    for size in range(1, (at_most or _DEFAULT_MOST["tp_size"]) + 1):
+    for size in divisors_of(heads or 1):
+        if size > (at_most or _DEFAULT_MOST["tp_size"]):
+            break
         try:
             for text in texts:
                 built(text, size)

@@ -7,7 +7,7 @@ from functools import cache
 
 from lrkv_plan.calculators.step_model import step_model
 from lrkv_plan.calculators.step_time import StepModel
-from lrkv_plan.engines.comparing import at_rank, ranks_of
+from lrkv_plan.engines.comparing import at_rank, check_most, ranks_of
 from lrkv_plan.errors import UsageError
 from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.hardware import HardwareProfile
@@ -39,12 +39,15 @@ def map_columns(
     Raises
     ------
     UsageError
-        If ``over`` is neither, or along the rank no design is an LRKV one.
+        If ``over`` is neither, along the rank no design is an LRKV one, or ``at_most`` is beyond
+        what is looked at.
     SpecError, PlacementError
         As ``step_model``.
     """
     if over not in ("rank", "batch_size"):
         raise UsageError(f"a crossover map is over rank or batch_size, not {over!r}")
+
+    check_most(over, at_most)
 
     @cache
     def built(text: str) -> StepModel:

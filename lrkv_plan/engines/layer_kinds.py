@@ -43,7 +43,9 @@ def layer_kinds(
 ) -> tuple[LayerKind, ...]:
     """The kinds of a model's layers in order of first appearance; draft layers join full ones.
 
-    Index keys of sparse attention are rows of their layer. Layers that reuse a cache keep none.
+    Layers are alike whose stored rows are: an engine does not see how much of a row is payload,
+    which is a kind's mean. Index keys of sparse attention are rows of their layer. Layers that
+    reuse a cache keep none.
 
     Raises
     ------
@@ -51,12 +53,16 @@ def layer_kinds(
         If no engine can deal the heads out over ``tp_size`` GPUs.
     """
     storage = storage_format(settings.kv_dtype)
-    counts: dict[LayerKind, int] = {}
+    payloads: dict[LayerKind, list[tuple[int, Fraction]]] = {}
     for group in model.layers:
         for kind in _kinds_of(model, group, storage, settings, tp_size):
-            one = replace(kind, count=1)
-            counts[one] = counts.get(one, 0) + kind.count
-    kinds = [replace(kind, count=count) for kind, count in counts.items()]
+            stored = replace(kind, count=1, payload_row_bytes=Fraction(0))
+            payloads.setdefault(stored, []).append((kind.count, kind.payload_row_bytes))
+    kinds = []
+    for stored, parts in payloads.items():
+        count = sum(n for n, _ in parts)
+        payload = sum((n * held for n, held in parts), Fraction(0)) / count
+        kinds.append(replace(stored, count=count, payload_row_bytes=payload))
     return tuple(_with_drafts(kinds, settings.draft_layers))
 
 

@@ -84,6 +84,7 @@ def rank_table(
             *_own_remarks(model, inputs, own),
             next_rank,
             *_rank_remarks(inputs, answer),
+            *answer.remarks,
             *model.remarks,
         ),
     )
@@ -167,6 +168,7 @@ def rank_fit_table(model: ModelSpec, inputs: Row, answer: RankFit) -> Table:
         ),
         remarks=(
             f"ranks are stored at multiples of {answer.alignment}; of MHA compares what is stored",
+            *answer.remarks,
             *model.remarks,
         ),
     )

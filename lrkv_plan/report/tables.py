@@ -72,7 +72,7 @@ class Table:
 
 
 def printable(text: str) -> str:
-    """Text on one line without characters that a terminal or a page acts on.
+    r"""Text on one line without characters that a terminal or a page acts on.
 
     Line ends and tabs become spaces; escape sequences, other control characters, invisible and
     direction marks and lone surrogates are escaped.

@@ -27,6 +27,10 @@ def parse_attention(text: str, backbone: Backbone) -> AttentionSpec:
     >>> parse_attention("lrkv:55,groups=2", paper).label()
     'lrkv:55,n_shared_groups=2'
     """
+    if not isinstance(text, str):
+        raise SpecError(f"text {shown(text)}: must be a design, for example 'gqa:8'")
+    if not isinstance(backbone, Backbone):
+        raise SpecError(f"backbone {shown(backbone)}: must be a Backbone (heads and widths)")
     family, _, rest = text.strip().partition(":")
     head, *option_texts = family.split(",")
     if option_texts:  # "mqa,output_bias=true": options without an argument
@@ -86,6 +90,10 @@ def swap_attention(model: ModelSpec, text: str) -> ModelSpec:
     SpecError
         If the design does not fit one of the layer groups.
     """
+    if not isinstance(model, ModelSpec):
+        raise SpecError(f"model {shown(model)}: must be a ModelSpec, as load_model gives it")
+    if not isinstance(text, str):
+        raise SpecError(f"text {shown(text)}: must be a design, for example 'gqa:8'")
     designs = tuple(
         parse_attention(text, group.attention.backbone())
         for group in model.attention_groups

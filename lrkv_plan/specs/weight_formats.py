@@ -101,6 +101,8 @@ def weight_format(name: str) -> WeightFormat:
     SpecError
         If the name is unknown; the message lists the known ones.
     """
+    if not isinstance(name, str):
+        raise SpecError(f"weight_dtype {shown(name)}: must be the name of a weight format: 'bf16'")
     key = name.strip().lower().removeprefix("torch.")
     found = WEIGHT_FORMATS.get(_ALIASES.get(key, key))
     if found is None:

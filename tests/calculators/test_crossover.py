@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lrkv_plan.calculators import crossover
 from lrkv_plan.calculators.attention_work import AttentionWork
 from lrkv_plan.calculators.crossover import (
     context_breakpoints,
@@ -139,6 +140,41 @@ def test_any_variable_can_be_scanned() -> None:
     )
     # 500 B * 8,192 B / 3e12 > 20 us from B = 14.65 on
     assert [(c.at, c.faster_after) for c in found.crossings] == [(15, 1)]
+
+
+@given(
+    st.lists(st.sampled_from([-1, 0, 0, 1, 1]), min_size=1, max_size=40), st.integers(1, 9)
+)  # fmt: skip
+def test_a_scan_in_chunks_is_the_scan_of_all(signs: list[int], chunk: int) -> None:
+    first = np.array([10.0 + sign for sign in signs])
+    values = np.arange(5, 5 + len(signs))
+
+    def times(at: np.ndarray) -> tuple[np.ndarray, float]:
+        return first[at - 5], 10.0
+
+    whole = scan(times, values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crossover, "SCAN_CHUNK", chunk)
+        assert scan(times, values) == whole
+    leaders = [None if s == 0 else int(s > 0) for s in signs]
+    expected, current = [], leaders[0]
+    for at, leader in zip(range(6, 5 + len(signs)), leaders[1:], strict=True):
+        if leader is not None and leader != current:
+            expected += [] if current is None else [(at, leader)]
+            current = leader
+    assert whole == (leaders[0], expected)
+
+
+def test_a_scan_holds_a_chunk_of_times_and_no_more() -> None:
+    asked: list[int] = []
+
+    def times(at: np.ndarray) -> tuple[np.ndarray, float]:
+        asked.append(at.size)
+        return 1.0 * at, 3e5
+
+    assert scan(times, np.arange(1, 2**20 + 1)) == (0, [(300_001, 1)])
+    assert max(asked) == crossover.SCAN_CHUNK
+    assert sum(asked) == 2**20
 
 
 RATES = st.floats(1e11, 1e13)

@@ -103,5 +103,5 @@ def test_limits() -> None:
         point("mha", units="fp4")
     with pytest.raises(UsageError, match="did you mean 'factored'"):
         point("lrkv:55", path="factord")
-    with pytest.raises(UsageError, match="at least 1"):
+    with pytest.raises(UsageError, match="batch_size 0: must be from 1"):
         point("mha", batch_size=0)

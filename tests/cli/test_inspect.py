@@ -57,13 +57,13 @@ def test_json_rows_per_layer_and_tensor(folder: Path) -> None:
 
 
 def test_notes_say_what_the_numbers_are_not(folder: Path) -> None:
-    shown = run(folder, "--layers", "0").stdout
+    shown = run(folder, "--layers", "0").output
     assert "Frobenius error is not language-model loss" in shown
     assert "RoPE" in shown
     assert "norms" in shown
     assert "4 query heads share 2 keys" in shown
     assert "undefined" not in shown
-    assert "undefined in layer 1" in run(folder).stdout
+    assert "undefined in layer 1" in run(folder).output
 
 
 @pytest.mark.parametrize("output_format", ["table", "csv", "markdown"])
@@ -115,10 +115,10 @@ def test_the_same_numbers_on_every_run(folder: Path) -> None:
         (["--plan-file", "x.yaml"], 2, "needs a --budget"),
         (["--budget", "50%", "--plan-file", "x.txt"], 2, "ends in .yaml"),
         (["--plot", "x.gif"], 2, "a picture ends in one of png"),
-        (["--plot", "no/such/folder/x.png"], 2, "there is no folder"),
+        (["--plot", "no/such/folder/x.png"], 2, "is a folder that does not exist"),
         (["--budget", "50%", "--kv-dtype", "fp9"], 3, "fp9"),
         (["--kv-dtype", "fp8"], 2, "is of the plan that --budget asks for"),
-        (["--output", "no/such/folder/x.json"], 2, "there is no folder"),
+        (["--output", "no/such/folder/x.json"], 2, "is a folder that does not exist"),
     ],
 )
 def test_wrong_options_end_in_one_line(
@@ -154,8 +154,8 @@ def test_zero_weights_are_named_and_not_drawn(tmp_path: Path) -> None:
     made = llama_folder(tmp_path / "zero", {0: (zero, zero, zero)})
     done = run(made, "--budget", "80%")
     assert done.exit_code == 0, done.stderr
-    assert "undefined in layer 0: key spectrum: all weights are zero" in done.stdout
-    assert "no head has a map" in done.stdout
+    assert "undefined in layer 0: key spectrum: all weights are zero" in done.output
+    assert "no head has a map" in done.output
     drawn = run(made, "--plot", tmp_path / "x.png")
     assert (drawn.exit_code, (tmp_path / "x.png").exists()) == (3, False)
     assert "no spectrum to draw" in drawn.stderr

@@ -18,7 +18,7 @@ from lrkv_plan.specs.attention_text import swap_attention
 from lrkv_plan.specs.engine_settings import EngineSettings, parse_engine
 from lrkv_plan.specs.model import ModelSpec
 from lrkv_plan.specs.serving import Parallelism
-from tests.conftest import make_model
+from tests.conftest import SOURCE, make_model
 
 # One layer of 2 KV heads of 16 in bf16: 2 * 2 * 16 * 2 = 128 bytes per token.
 FULL = {"family": "gqa", "n_heads": 8, "n_kv_heads": 2, "head_dim": 16}
@@ -207,3 +207,28 @@ def test_unknown_engines_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="engine"):
         engine_named(text)
     assert parse_engine("vllm@0.10.2").at_least(0, 10)
+
+
+def test_layers_that_store_alike_are_alike_whatever_their_payload() -> None:
+    """Ranks 5 and 6 are both stored at 16: 8 full and 8 windowed layers, two groups of vLLM."""
+
+    def layers(*counts_and_ranks: tuple[int, int]) -> ModelSpec:
+        full = [
+            {"count": n, "attention": {"family": "lrkv", "n_heads": 4, "head_dim": 16, "rank": r,
+                                       "rank_alignment": 16}}
+            for n, r in counts_and_ranks
+        ]  # fmt: skip
+        windowed = {**full[0], "count": 8, "window_tokens": 64, "window_kind": "sliding"}
+        return ModelSpec.model_validate(
+            {"name": "toy", "source": SOURCE, "model_dim": 64, "layers": [*full, windowed]}
+        )
+
+    def pool_of_10_mb(model: ModelSpec) -> Pool:
+        engine, settings = engine_named("vllm@0.19.0"), EngineSettings(context_tokens=1000)
+        return pool_of(model, (10**7,), settings, engine=engine, parallel=Parallelism())
+
+    mixed = pool_of_10_mb(layers((3, 5), (5, 6)))
+    alike = pool_of_10_mb(layers((8, 5)))
+    assert mixed.n_groups == alike.n_groups == 2
+    assert mixed.max_concurrency == alike.max_concurrency
+    assert mixed.waste_share < alike.waste_share  # rank 6 fills more of its row

@@ -124,7 +124,7 @@ def asked(case: Case) -> RankCeiling | str:
         return type(error).__name__
 
 
-@examples(220)
+@examples(150)
 @given(cases())
 def test_ceilings_agree_with_brute_force(told: Plain) -> None:
     case = Case(told)

@@ -114,7 +114,7 @@ def payload_agrees(got: Pool, kinds: list[Kind], case: Plain, dcp: int = 1) -> N
 VERSIONS = st.sampled_from([(0, 10), (0, 19), (0, 21), (0, 25), (0, 26), (0, 29)])
 
 
-@examples(200)
+@examples(150)
 @given(MODELS, told(), VERSIONS)
 def test_vllm_pools_agree(plain: Plain, case: Plain, version: tuple[int, int]) -> None:
     dcp = case["dcp"] if case["gpus"] % case["dcp"] == 0 else 1

@@ -289,7 +289,7 @@ def same_crossings(ours: Crossover, oracle: Any, *about: Any) -> None:
     agree("crossings", [(c.at, c.faster_after) for c in ours.crossings], changes, *about)
 
 
-@examples(40)
+@examples(30)
 @given(PAIRS, st.integers(1, 32), st.integers(1, 3))
 def test_context_crossings_agree_with_a_linear_scan(
     pair: tuple[Plain, Plain], batch: int, query: int
@@ -413,7 +413,7 @@ def test_comparisons_of_whole_models_agree(
     same_crossings(ours, time_count.crossings(times.__getitem__, times), plain, texts, over, fmt)
 
 
-@examples(40)
+@examples(30)
 @given(models(plain=True), GPUS, KV_FORMATS, st.integers(1, 10**6), st.integers(1, 40))
 def test_steps_of_whole_models_agree(
     plain: Plain, gpus: int, fmt: str, context: int, batch: int
