@@ -129,6 +129,7 @@ def run(one: Input, folder: Path, *, processor_s: float | None = None) -> Outcom
 def _run(one: Input, here: Path, files: Mapping[str, str], limit: float) -> Outcome:
     streams = _Streams(one.stdout)
     code, error, place, too_slow = 0, "", "", False
+    interrupted = signal.getsignal(signal.SIGINT)
     held = _forget_peak()
     with warnings.catch_warnings(record=True) as heard, streams, mock.patch.object(
         sys, "argv", ["lrkv-plan", *one.arguments]
@@ -146,8 +147,10 @@ def _run(one: Input, here: Path, files: Mapping[str, str], limit: float) -> Outc
             code, place = 1, _place(escaped.__traceback__)
             error = traceback.format_exception_only(escaped)[-1].strip()
         finally:
-            gc.enable()  # the entry turns collections off and exempts all objects from them
+            # The entry ends a process: collections off, all objects exempt, interrupts ignored.
+            gc.enable()
             gc.unfreeze()
+            signal.signal(signal.SIGINT, interrupted)
     grown = max(0, _peak_bytes() - held)
     return Outcome(
         exit_code=code, stdout=streams.text(0), stderr=streams.text(1), error=error,
