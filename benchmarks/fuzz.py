@@ -16,12 +16,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from benchmarks.fuzzing.files import write_files
 from benchmarks.fuzzing.inputs import Input, input_of
 from benchmarks.fuzzing.judging import Fault, faults
 from benchmarks.fuzzing.running import Outcome, prepared, run
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
 @dataclass

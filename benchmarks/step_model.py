@@ -11,16 +11,16 @@ import resource
 import statistics
 import time
 
-os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
-
 import numpy as np
 
 from lrkv_plan import load_hardware, load_model, swap_attention
-from lrkv_plan.calculators.step_model import step_grid, step_model
-from lrkv_plan.engines.deployment import Deployment
-from lrkv_plan.engines.registry import engine_named, pool_of
-from lrkv_plan.specs.engine_settings import EngineSettings
-from lrkv_plan.specs.serving import Parallelism
+from lrkv_plan.latency.step import step_grid, step_model
+from lrkv_plan.serving.deployment import Deployment
+from lrkv_plan.serving.engine import engine_named, pool_of
+from lrkv_plan.specs.deployment import EngineSettings, Parallelism
+
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+
 
 RANKS = range(16, 129, 16)
 TP_SIZES = (1, 2, 4, 8)

@@ -42,9 +42,8 @@ def write_files(folder: Path) -> list[Path]:
 def measure(path: Path) -> None:
     """Read and account for one file; print seconds and the process's peak memory."""
     before = time.perf_counter()
-    from lrkv_plan.calculators.population import account_population
-    from lrkv_plan.specs.lengths import read_lengths
-    from lrkv_plan.specs.traces import read_trace
+    from lrkv_plan.memory.population import account_population
+    from lrkv_plan.specs.lengths import read_lengths, read_trace
 
     imported = time.perf_counter()
     population = read_lengths(path) if path.suffix == ".txt" else read_trace(path)

@@ -11,20 +11,20 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "load_model": "lrkv_plan.specs.loader",
-    "load_hardware": "lrkv_plan.specs.loader",
-    "swap_attention": "lrkv_plan.specs.attention_text",
-    "parse_attention": "lrkv_plan.specs.attention_text",
-    "register_family": "lrkv_plan.attention.families",
-    "bytes_per_token": "lrkv_plan.calculators.cache_bytes",
-    "cache_bytes": "lrkv_plan.calculators.cache_bytes",
-    "ratio_to_mha": "lrkv_plan.calculators.cache_bytes",
-    "rank_ceiling": "lrkv_plan.calculators.rank_ceiling",
-    "LowRankOptions": "lrkv_plan.specs.low_rank_options",
-    "bytes_per_token_at_ranks": "lrkv_plan.calculators.rank_ceiling",
-    "parameter_count": "lrkv_plan.calculators.parameters",
-    "matched_feed_forward": "lrkv_plan.calculators.parameters",
-    "placements": "lrkv_plan.calculators.placement",
+    "load_model": "lrkv_plan.loader",
+    "load_hardware": "lrkv_plan.loader",
+    "swap_attention": "lrkv_plan.specs.design",
+    "parse_attention": "lrkv_plan.attention.registry",
+    "register_family": "lrkv_plan.attention.registry",
+    "bytes_per_token": "lrkv_plan.memory.cache",
+    "cache_bytes": "lrkv_plan.memory.cache",
+    "ratio_to_mha": "lrkv_plan.memory.cache",
+    "rank_ceiling": "lrkv_plan.memory.largest",
+    "LowRankOptions": "lrkv_plan.attention.families.low_rank",
+    "bytes_per_token_at_ranks": "lrkv_plan.memory.largest",
+    "parameter_count": "lrkv_plan.memory.weights",
+    "matched_feed_forward": "lrkv_plan.memory.weights",
+    "placements": "lrkv_plan.memory.placement",
     "PlanError": "lrkv_plan.errors",
 }
 __all__ = ["__version__", *_HOMES]
@@ -34,5 +34,5 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Registering the families first lets every spec name every family.
-    importlib.import_module("lrkv_plan.attention.families")
+    importlib.import_module("lrkv_plan.attention.registry")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -22,12 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from lrkv_plan.calibration import triton_low_rank, triton_merge
-from lrkv_plan.calibration.decode.fused_tiling import (
-    Tiling,
-    block_constants,
-    block_side,
-    tiling,
-)
+from lrkv_plan.calibration.decode.fused_low_rank import Tiling, block_constants, block_side, tiling
 
 POINTERS = {"visible": "*i32", "page_table": "*i32"}
 FP32 = {"outputs", "log_sums", "total_out"}

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from lrkv_plan.attention.families import layout_of
+from lrkv_plan.attention.families.low_rank import LowRankSpec
+from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.calibration.decode.exactness import Case, hard_cases, random_case, relative_error
 from lrkv_plan.calibration.decode.rotary import angles, frequencies, rotation_pull_error
 from lrkv_plan.calibration.decode.weights import drawing, low_rank_weights
 from lrkv_plan.calibration.torch_gate import resolve_device
 from lrkv_plan.errors import PlanError
-from lrkv_plan.specs.attention_families import LowRankSpec
 
 LIMITS = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
 Row = dict[str, Any]

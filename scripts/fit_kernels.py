@@ -26,9 +26,7 @@ from kernel_fit_tables import (
     shares,
 )
 
-from lrkv_plan.calculators.allreduce_time import DATASHEET_EFFICIENCY, DATASHEET_T0_S
-from lrkv_plan.calibration.bands import band
-from lrkv_plan.calibration.fit_allreduce import AllReduceSamples, fit_allreduce, log_errors
+from lrkv_plan.calibration.fit import band
 from lrkv_plan.calibration.samples import (
     GroupKey,
     KernelSamples,
@@ -44,9 +42,10 @@ from lrkv_plan.calibration.selection import (
     by_head_configuration,
     judged,
 )
-from lrkv_plan.specs.kernels import AllReduceConstants, KernelConstants
-from lrkv_plan.specs.loader import load_hardware
-from lrkv_plan.specs.profile_text import with_block
+from lrkv_plan.calibration.table_fit import AllReduceSamples, fit_allreduce, log_errors
+from lrkv_plan.latency.all_reduce import DATASHEET_EFFICIENCY, DATASHEET_T0_S
+from lrkv_plan.loader import load_hardware
+from lrkv_plan.specs.hardware import AllReduceConstants, KernelConstants, with_block
 
 PROFILES = Path(__file__).parent.parent / "hardware_profiles"
 PROFILE_OF = {

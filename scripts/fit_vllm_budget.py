@@ -22,10 +22,11 @@ import numpy as np
 import yaml
 
 import lrkv_plan
-from lrkv_plan.engines.budget import budget_for
-from lrkv_plan.engines.budget_terms import BudgetInputs, MemoryBudget
-from lrkv_plan.engines.registry import pool_of
-from lrkv_plan.engines.vllm_activation import (
+from lrkv_plan.serving.budget import BudgetInputs, MemoryBudget
+from lrkv_plan.serving.budget_rules import budget_for
+from lrkv_plan.serving.engine import pool_of
+from lrkv_plan.serving.engines.vllm import placement, profiled_step
+from lrkv_plan.serving.engines.vllm_activation import (
     FITTED,
     GIB,
     ActivationConstants,
@@ -35,10 +36,8 @@ from lrkv_plan.engines.vllm_activation import (
     kept_buffers_bytes,
     sampler_peak_bytes,
 )
-from lrkv_plan.engines.vllm_budget import placement, profiled_step
-from lrkv_plan.specs.engine_settings import EngineSettings, parse_engine
+from lrkv_plan.specs.deployment import EngineSettings, Parallelism, parse_engine
 from lrkv_plan.specs.model import ModelSpec
-from lrkv_plan.specs.serving import Parallelism
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 ZERO = ActivationConstants(base_bytes=0, forward_hidden_states=0, encoder_bytes=0)

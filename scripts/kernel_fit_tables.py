@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lrkv_plan.calculators.kernel_lookup import DATASHEET_BETA, DATASHEET_PHI, DATASHEET_T0_S
 from lrkv_plan.calibration.fit import predicted_s
 from lrkv_plan.calibration.samples import GroupKey, KernelSamples
 from lrkv_plan.calibration.selection import CellFit
-from lrkv_plan.specs.kernels import AllReduceConstants
+from lrkv_plan.latency.kernel import DATASHEET_BETA, DATASHEET_PHI, DATASHEET_T0_S
+from lrkv_plan.specs.hardware import AllReduceConstants
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ SOURCE = {"citation": "made up for a test", "read_on": "2026-11-30"}
 
 def make_model(attention: dict[str, Any], **changes: Any) -> ModelSpec:
     """A model of ``n_layers`` (default 1) equal layers with that attention."""
-    import lrkv_plan.attention.families  # noqa: F401  (registers the families)
+    import lrkv_plan.attention.registry  # noqa: F401  (registers the families)
 
     group = {"count": changes.pop("n_layers", 1), "attention": attention}
     group |= {k: changes.pop(k) for k in list(changes) if k in ("window_tokens", "window_kind")}

@@ -14,8 +14,8 @@ import yaml
 from typer.testing import CliRunner
 
 from lrkv_plan.cli.app import app
-from lrkv_plan.specs.loader import HARDWARE_FOLDER, MODEL_FOLDER, shipped_files
-from tests.specs.test_huggingface import CASES, expanded
+from lrkv_plan.loader import HARDWARE_FOLDER, MODEL_FOLDER, shipped_files
+from tests.huggingface.test_huggingface import CASES, expanded
 
 N_FILES = 2_000
 SEED = 20_261_130

@@ -2,10 +2,10 @@ from fractions import Fraction
 
 import pytest
 
-from lrkv_plan.calculators.cache_bytes import bytes_per_token
-from lrkv_plan.dtypes import STORAGE_FORMATS, storage_format
 from lrkv_plan.errors import SpecError
-from lrkv_plan.specs.attention_text import swap_attention
+from lrkv_plan.formats import STORAGE_FORMATS, storage_format
+from lrkv_plan.memory.cache import bytes_per_token
+from lrkv_plan.specs.design import swap_attention
 from tests.conftest import make_model
 
 # Bytes of a row of 128 scalars, by hand: payload bits + scale bits, over 8.

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import pytest
 
 import lrkv_plan
-from lrkv_plan.attention import families
+from lrkv_plan.attention import registry as families
+from lrkv_plan.attention import spec as attention
 from lrkv_plan.attention.layout import (
     AttentionLayout,
     CachedTensor,
@@ -23,12 +24,11 @@ from lrkv_plan.attention.layout import (
     WeightMatrix,
     WeightRole,
 )
-from lrkv_plan.calculators.cache_bytes import bytes_per_token, cache_bytes
-from lrkv_plan.calculators.parameters import kv_params
-from lrkv_plan.calculators.placement import placements
-from lrkv_plan.specs import attention
-from lrkv_plan.specs.attention import AttentionSpec, Backbone
-from lrkv_plan.specs.attention_text import design_label, swap_attention
+from lrkv_plan.attention.spec import AttentionSpec, Backbone
+from lrkv_plan.memory.cache import bytes_per_token, cache_bytes
+from lrkv_plan.memory.placement import placements
+from lrkv_plan.memory.weights import kv_params
+from lrkv_plan.specs.design import design_label, swap_attention
 
 
 class GroupedLatentSpec(AttentionSpec):

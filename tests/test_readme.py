@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lrkv_plan.cli.app import app
-from lrkv_plan.specs.loader import HARDWARE_FOLDER, MODEL_FOLDER, shipped_files
+from lrkv_plan.loader import HARDWARE_FOLDER, MODEL_FOLDER, shipped_files
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```console\n\$ lrkv-plan ([^\n]+)\n(.*?)```", README, re.DOTALL)

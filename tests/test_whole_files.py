@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lrkv_plan.errors import UsageError
-from lrkv_plan.whole_files import check_target, write_whole
+from lrkv_plan.files import check_target, write_whole
 
 
 @pytest.fixture

@@ -13,21 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lrkv_plan
-from lrkv_plan.calculators.attention_work import attention_work
-from lrkv_plan.calculators.cache_bytes import (
+from lrkv_plan.attention.spec import Backbone
+from lrkv_plan.errors import PlanError, UsageError
+from lrkv_plan.latency.roofline import roofline_point
+from lrkv_plan.latency.step import step_model, step_time
+from lrkv_plan.latency.work import attention_work, linear_work, step_work
+from lrkv_plan.memory.arithmetic import arithmetic_ratio_to_mha, attention_multiply_adds
+from lrkv_plan.memory.cache import (
     encoder_bytes_per_token,
     index_bytes_per_token,
     state_bytes_per_sequence,
 )
-from lrkv_plan.calculators.decode_work import arithmetic_ratio_to_mha, attention_multiply_adds
-from lrkv_plan.calculators.roofline import roofline_point
-from lrkv_plan.calculators.step_model import step_model
-from lrkv_plan.calculators.step_time import step_time
-from lrkv_plan.calculators.step_work import linear_work, step_work
-from lrkv_plan.calculators.weights import weight_bytes_per_gpu
-from lrkv_plan.errors import PlanError, UsageError
-from lrkv_plan.specs.attention import Backbone
-from lrkv_plan.specs.serving import Parallelism
+from lrkv_plan.memory.weights import weight_bytes_per_gpu
+from lrkv_plan.specs.deployment import Parallelism
 from tests.conftest import make_model
 
 MODEL = make_model(

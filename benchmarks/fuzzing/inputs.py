@@ -23,7 +23,7 @@ import yaml
 
 from benchmarks.fuzzing.files import Content, Special, damaged_file
 from benchmarks.fuzzing.options import damaged_command, is_contained
-from lrkv_plan.specs.loader import HARDWARE_FOLDER, MODEL_FOLDER, shipped_files
+from lrkv_plan.loader import HARDWARE_FOLDER, MODEL_FOLDER, shipped_files
 from tests.calibration.made_up_run import planned, timed, written
 from tests.checkpoint.synthetic import llama_folder, planted
 from tests.specs.test_huggingface import CASES, expanded

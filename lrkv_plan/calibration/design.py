@@ -13,10 +13,10 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from lrkv_plan.attention.registry import parse_attention
+from lrkv_plan.attention.spec import AttentionSpec, Backbone, known_families
 from lrkv_plan.calibration.decode.paths import PATHS
 from lrkv_plan.errors import SpecError, UsageError, did_you_mean, shown
-from lrkv_plan.specs.attention import AttentionSpec, Backbone, known_families
-from lrkv_plan.specs.attention_text import parse_attention
 
 
 @dataclass(frozen=True, kw_only=True)

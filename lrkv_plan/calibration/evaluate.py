@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lrkv_plan.calculators.kernel_lookup import kernel_model
-from lrkv_plan.calculators.kernel_time import KernelModel, kernel_time
 from lrkv_plan.calibration.samples import KernelSamples, group_key, kernel_of, samples_of
 from lrkv_plan.errors import CalibrationError, SpecError, UsageError
+from lrkv_plan.latency.kernel import KernelModel, kernel_model, kernel_time
 from lrkv_plan.specs.hardware import HardwareProfile
 
 if TYPE_CHECKING:

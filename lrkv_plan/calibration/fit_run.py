@@ -2,162 +2,190 @@
 
 from __future__ import annotations
 
-import shlex
+import itertools
+import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lrkv_plan.calculators.kernel_time import FORMS
-from lrkv_plan.calibration.crossings import TimedCrossing, timed_crossings
-from lrkv_plan.calibration.decode_fit import PathFit, Scale, fit_path
-from lrkv_plan.calibration.decode_samples import read_samples
-from lrkv_plan.calibration.device_profiles import measured_profile, profile_of_device, scale_for
-from lrkv_plan.calibration.points import (
+from lrkv_plan.calibration.fit_result import Design, FitResult, Key, TimedCrossing
+from lrkv_plan.calibration.path_fit import PathFit, Scale, fit_path
+from lrkv_plan.calibration.profile import measured_profile, profile_of_device, scale_for
+from lrkv_plan.calibration.run import RUN_FILE, SAMPLES_FILE, RunInfo, read_run_info
+from lrkv_plan.calibration.samples import (
     MeasuredPoint,
     control_spread,
     estimator,
     measured_points,
     noise,
+    read_samples,
+    regular_bytes,
 )
-from lrkv_plan.calibration.run_info import (
-    LARGEST_EXCESS,
-    RUN_FILE,
-    SAMPLES_FILE,
-    RunInfo,
-    largest_share,
-    read_run_info,
-)
-from lrkv_plan.calibration.samples import regular_bytes
+from lrkv_plan.documents import read_text
 from lrkv_plan.errors import CalibrationError, SpecError, UsageError
+from lrkv_plan.latency.kernel import FORMS
+from lrkv_plan.loader import find_hardware, load_all_hardware
+from lrkv_plan.schema import validate
 from lrkv_plan.specs.hardware import HardwareProfile
-from lrkv_plan.specs.loader import find_hardware, load_all_hardware, validate
-from lrkv_plan.specs.strict_files import read_text
+
+if TYPE_CHECKING:
+    from lrkv_plan.calibration.samples import FloatArray
+
+MIN_CONTEXTS = 3
+N_RESAMPLES = 200
+
+
+Series = dict[int, MeasuredPoint]  # by context
+
+
+def timed_crossings(
+    points: Iterable[MeasuredPoint], predicted_s: dict[str, float] | None = None, seed: int = 0
+) -> list[TimedCrossing]:
+    """Every pair of comparable series.
+
+    Parameters
+    ----------
+    points : all points of a run, held-out ones included.
+    predicted_s : predicted time by point name, from the fitted constants. [s]
+    seed : of the resampled repeats.
+    """
+    return [
+        _crossing(one, other, predicted_s or {}, seed)
+        for one, other in _pairs(_series(points).values())
+    ]
+
+
+def crossings_of(contexts: Sequence[float], log_ratios: Sequence[float]) -> tuple[float, ...]:
+    """Contexts at which a log ratio of times changes sign, linear in ln(context) between points.
+
+    Examples
+    --------
+    >>> crossings_of([100, 10000], [0.5, -0.5])  # halfway on a log scale
+    (1000.0,)
+    >>> crossings_of([100, 10000], [0.5, 0.1])
+    ()
+    """
+    found = []
+    pairs = list(zip(contexts, log_ratios, strict=True))
+    signed = [pair for pair in pairs if pair[1] != 0]
+    for (left, before), (right, after) in itertools.pairwise(signed):
+        if before * after < 0:
+            share = before / (before - after)
+            found.append(math.exp(math.log(left) + share * math.log(right / left)))
+    return tuple(round(place, 6) for place in found)
+
+
+def _series(points: Iterable[MeasuredPoint]) -> dict[tuple[object, ...], Series]:
+    found: dict[tuple[object, ...], Series] = defaultdict(dict)
+    for point in points:
+        s = point.sample
+        key = (
+            s.path, s.attention, s.dtype, s.n_heads, s.head_dim, s.batch_size, s.query_tokens,
+            s.page_tokens, s.cache_state, s.device_name,
+        )  # fmt: skip
+        found[key][s.context_tokens] = point
+    return {key: series for key, series in found.items() if len(series) >= MIN_CONTEXTS}
+
+
+def _pairs(series: Iterable[Series]) -> Iterator[tuple[Series, Series]]:
+    alike: dict[tuple[object, ...], list[Series]] = defaultdict(list)
+    for one in series:
+        s = next(iter(one.values())).sample
+        key = (
+            s.dtype, s.n_heads, s.head_dim, s.batch_size, s.query_tokens, s.page_tokens,
+            s.cache_state, s.device_name,
+        )  # fmt: skip
+        alike[key].append(one)
+    for group in alike.values():
+        for index, one in enumerate(group):
+            for other in group[index + 1 :]:
+                first, second = sorted((one, other), key=_rank, reverse=True)
+                if _compare(first, second) and len(set(first) & set(second)) >= MIN_CONTEXTS:
+                    yield first, second
+
+
+def _rank(series: Series) -> int:
+    return next(iter(series.values())).sample.rank
+
+
+def _compare(first: Series, second: Series) -> bool:
+    """Two ranks on one path, or a low rank beside whole heads; the higher rank comes first."""
+    one, other = (next(iter(s.values())).sample for s in (first, second))
+    if one.rank == other.rank or not one.rank:
+        return False
+    whole = not other.rank and not other.latent_dim and other.n_copies == other.n_heads
+    return whole or (other.rank > 0 and one.path == other.path)
+
+
+def _crossing(
+    first: Series, second: Series, predicted_s: dict[str, float], seed: int
+) -> TimedCrossing:
+    import numpy as np
+
+    contexts = sorted(set(first) & set(second))
+    pairs = [(first[c], second[c]) for c in contexts]
+    logs = [math.log(one.time_s / other.time_s) for one, other in pairs]
+    resampled = np.column_stack([_resampled(one, other, seed) for one, other in pairs])
+    low, high = np.exp(np.quantile(resampled, (0.05, 0.95), axis=0))
+    places = [found[0] for row in resampled if (found := crossings_of(contexts, row.tolist()))]
+    ends = np.quantile(places, (0.05, 0.95)).tolist() if places else (None, None)
+    known = all(p.sample.point in predicted_s for pair in pairs for p in pair)
+    ahead = [
+        math.log(predicted_s[one.sample.point] / predicted_s[other.sample.point])
+        for one, other in pairs
+        if known
+    ]
+    s = pairs[0][0].sample
+    return TimedCrossing(
+        first=_design(pairs[0][0]), second=_design(pairs[0][1]), dtype=s.dtype, n_heads=s.n_heads,
+        head_dim=s.head_dim, batch_size=s.batch_size, query_tokens=s.query_tokens,
+        contexts=tuple(contexts), ratios=tuple(math.exp(v) for v in logs),
+        ratios_low=tuple(low.tolist()), ratios_high=tuple(high.tolist()),
+        predicted_ratios=tuple(math.exp(v) for v in ahead) if known else None,
+        measured=crossings_of(contexts, logs),
+        predicted=crossings_of(contexts, ahead) if known else None,
+        crossing_share=len(places) / len(resampled), low=ends[0], high=ends[1],
+    )  # fmt: skip
+
+
+def _design(point: MeasuredPoint) -> Design:
+    return Design(path=point.sample.path, attention=point.sample.attention)
+
+
+def _resampled(one: MeasuredPoint, other: MeasuredPoint, seed: int) -> FloatArray:
+    """ln of the ratio of times, with each point's repeats drawn again with replacement."""
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    logs = []
+    for point in (one, other):
+        repeats = np.array(point.repeats_s)
+        drawn = repeats[generator.integers(0, len(repeats), (N_RESAMPLES, len(repeats)))]
+        smallest = estimator(point.sample.device)[0] == "minimum"
+        logs.append(np.log(drawn.min(axis=1) if smallest else np.median(drawn, axis=1)))
+    return logs[0] - logs[1]  # type: ignore[no-any-return]
+
+
+def describe(crossing: TimedCrossing, places: Sequence[float] | None, ratio: float) -> str:
+    """Where the ranking changes, in words; ``ratio`` is first over second at the last context."""
+    first, second = crossing.first.attention, crossing.second.attention
+    if places is None:
+        return "no constants"
+    if not places:
+        if ratio == 1:
+            return "equally fast"
+        return f"none in range: {first if ratio < 1 else second} is faster"
+    until = second if (ratio < 1) == (len(places) % 2 == 1) else first
+    names = [until]
+    for _ in places:
+        names.append(first if names[-1] == second else second)
+    parts = [f"{name} from {place:,.0f}" for name, place in zip(names[1:], places, strict=True)]
+    return f"{names[0]} first, " + ", ".join(parts)
+
 
 MAX_ERROR = 0.15  # held-out median above which a fit is refused
 NOISE_LIMIT = 0.05  # median split-half instability above which a run is noisy
-Key = tuple[str, str]  # path, dtype
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitResult:
-    """A run's points, the fits of its paths, and what may be trusted.
-
-    ``profile`` is what the fitted shares refer to: one from a file with that ``profile_text``, or
-    (None) one made of the run's own measured bandwidth and peaks. ``not_fitted`` maps (path,
-    dtype) to the reason.
-    """
-
-    folder: Path
-    info: RunInfo
-    profile: HardwareProfile
-    profile_text: str | None
-    points: tuple[MeasuredPoint, ...]
-    fits: tuple[PathFit, ...]
-    not_fitted: dict[Key, str]
-    crossings: tuple[TimedCrossing, ...]
-    noise: float | None
-    control_spread: float | None
-    max_error: float
-    noise_limit: float
-
-    @property
-    def estimator(self) -> str:
-        """Name of the statistic of the repeats that is a point's time."""
-        return estimator(self.info.device)[0]
-
-    @property
-    def is_noisy(self) -> bool:
-        """Whether the run's points do not repeat well enough to be fitted."""
-        return self.noise is None or self.noise > self.noise_limit
-
-    def impossible(self, fit: PathFit) -> list[str]:
-        """Each share of the path that no machine can reach, with its value and the limit.
-
-        A cold call cannot read faster than memory, none can compute faster than the peak. Where
-        caches were left hot, a cached set is read from them, and its bandwidth may be any.
-        """
-        own = self.profile_text is None
-        peak = fit.scale.peak_name
-        limits = {
-            "beta": largest_share(self.info) if own else 1 + LARGEST_EXCESS,
-            "phi": largest_share(self.info, peak) if own else 1 + LARGEST_EXCESS,
-        }
-        units = {
-            "beta": f"{fit.scale.bandwidth / 1e9:,.4g} GB/s",
-            "phi": f"{fit.scale.peak / 1e9:,.4g} GFLOP/s",
-        }
-        if fit.cache_state != "cold":
-            del limits["beta"]
-        return [
-            f"{name} {fit.fit.constants[name]:.3g} of {units[name]}, at most {limit:.3g}"
-            for name, limit in limits.items()
-            if fit.fit.constants[name] > limit
-        ]
-
-    @property
-    def is_impossible(self) -> bool:
-        """Whether a share shows that what all shares refer to was measured too low."""
-        return any(self.impossible(fit) for fit in self.fits)
-
-    def verdict(self, fit: PathFit) -> str:
-        """``accepted``, or why not.
-
-        ``noisy``; ``impossible`` (a share above what the machine can do); ``false yardstick``
-        (another path's share shows that the measured rates are too low); ``not judged``; ``poor``
-        (held-out error).
-        """
-        if self.is_noisy:
-            return "noisy"
-        if self.impossible(fit):
-            return "impossible"
-        if self.profile_text is None and self.is_impossible:
-            return "false yardstick"
-        if fit.overall.median is None:
-            return "not judged"
-        return "poor" if fit.overall.median > self.max_error else "accepted"
-
-    @property
-    def accepted(self) -> tuple[PathFit, ...]:
-        """Fits that may go into a profile unforced."""
-        return tuple(f for f in self.fits if self.verdict(f) == "accepted")
-
-    @property
-    def refusal(self) -> str | None:
-        """Why the fit is refused, in one line; None where every path is accepted."""
-        forced = f"`lrkv-plan calibrate fit {shlex.quote(str(self.folder))} --force` writes"
-        if self.is_noisy:
-            seen = "cannot be told" if self.noise is None else f"is {self.noise:.1%}"
-            return (
-                f"the run was noisy: its median split-half instability {seen}, at most "
-                f"{self.noise_limit:.0%} is fitted; on a quiet machine, `calibrate run` with the "
-                f"same options and --resume adds rounds; {forced} a labelled profile; both keep "
-                "the samples"
-            )
-        if self.is_impossible:
-            found = [
-                f"{f.path} {f.dtype} {share}" for f in self.fits for share in self.impossible(f)
-            ]
-            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-            return (
-                f"{'; '.join(found[:3])}{more}: nothing exceeds a machine's own rates, so the "
-                "machine was probably loaded while they were measured (or the profile states them "
-                f"too low); measure on a quiet machine, or {forced} a labelled profile"
-            )
-        poor = [
-            f"{f.path} {f.dtype} {self.verdict(f)}"
-            + ("" if f.overall.median is None else f" ({f.overall.median:.1%})")
-            for f in self.fits
-            if f not in self.accepted
-        ]
-        poor += [f"{path} {dtype} not fitted" for path, dtype in self.not_fitted]
-        if not poor:
-            return None
-        return (
-            f"{len(poor)} of {len(self.fits) + len(self.not_fitted)} paths refused: "
-            f"{', '.join(poor)}; held-out median error may be at most {self.max_error:.0%} "
-            f"(--max-error), {forced} them with a label"
-        )
 
 
 def fit_run(

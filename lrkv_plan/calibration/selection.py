@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from lrkv_plan.calibration.bands import band, n_independent
-from lrkv_plan.calibration.fit import MIN_POINTS, KernelFit, fit_kernel
+from lrkv_plan.calibration.fit import MIN_POINTS, KernelFit, band, fit_kernel, n_independent
 from lrkv_plan.errors import CalibrationError
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from lrkv_plan.calibration.decode.paths import PATHS, paths_for
-from lrkv_plan.calibration.decode_samples import SampleFile
 from lrkv_plan.calibration.design import SERIES, PlannedPoint, planned_points, why_no_design
 from lrkv_plan.calibration.folder_lock import alone
 from lrkv_plan.calibration.machine import (
     N_YARDSTICKS,
     PROBE_SECONDS,
+    Stopwatch,
     clock_hz,
     describe,
     load_average,
@@ -34,22 +34,28 @@ from lrkv_plan.calibration.machine import (
     stopwatch_of,
     threads_on,
 )
-from lrkv_plan.calibration.run import SLICE_S, Measuring, Progress
-from lrkv_plan.calibration.run_info import (
+from lrkv_plan.calibration.run import (
     RUN_FILE,
     SAMPLES_FILE,
+    SLICE_S,
+    Measuring,
+    Progress,
     RunInfo,
     read_run_info,
     write_run_info,
     yardsticks,
 )
-from lrkv_plan.calibration.timing import Stopwatch
+from lrkv_plan.calibration.samples import SampleFile
 from lrkv_plan.calibration.torch_gate import resolve_device, torch_dtype
 from lrkv_plan.calibration.whole_folder import made
 from lrkv_plan.errors import CalibrationError, PlanError, UsageError, did_you_mean, shown
 
 DEFAULT_DTYPES = {"cpu": ("fp32",), "cuda": ("bf16",)}
+
+
 MIN_ROUNDS = 2  # with one, nothing says how well a point repeats
+
+
 NEW_RUN = ".new-run-"  # and a number: a run that is to replace the one in the folder
 
 

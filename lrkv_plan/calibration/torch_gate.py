@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import torch
 
 TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
 DEVICES = ("auto", "cpu", "cuda")
 
 

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, valid-type, name-defined"
 """Fused factored LRKV decode for CUDA GPUs: a Triton kernel, split over the context.
 
 One program takes one sequence, one tile of heads that share a key, and one part of the context. It
@@ -26,6 +25,8 @@ Not here: rotating rebuilt keys (``rope_expand``), tensor memory copies, FP8, vi
 from __future__ import annotations
 
 from lrkv_plan.calibration.triton_gate import jit, tl
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, valid-type, name-defined"
 
 
 @jit

@@ -1,9 +1,10 @@
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, valid-type, name-defined"
 """Merging of split attention: the second kernel of fused LRKV decode (see triton_low_rank)."""
 
 from __future__ import annotations
 
 from lrkv_plan.calibration.triton_gate import jit, tl
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, valid-type, name-defined"
 
 
 @jit

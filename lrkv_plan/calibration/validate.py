@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -9,19 +10,84 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from lrkv_plan.attention.families import layout_of
-from lrkv_plan.calculators.kernel_lookup import kernel_model
-from lrkv_plan.calculators.kernel_time import KernelModel, KernelTime, kernel_time
+from lrkv_plan.attention.registry import layout_of
+from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.calibration.decode.paths import DecodePath, paths_for
 from lrkv_plan.calibration.decode.step import DecodeStep, build_step
-from lrkv_plan.calibration.device_profiles import profile_of_device
 from lrkv_plan.calibration.machine import describe, prepare_cpu, stopwatch_of, threads_on
-from lrkv_plan.calibration.points import estimator
+from lrkv_plan.calibration.profile import profile_of_device
+from lrkv_plan.calibration.samples import estimator
 from lrkv_plan.calibration.torch_gate import resolve_device
-from lrkv_plan.calibration.validation_shapes import MAX_STEP_BYTES, Shape, model_shapes
 from lrkv_plan.errors import CalibrationError
+from lrkv_plan.formats import storage_format
+from lrkv_plan.latency.kernel import KernelModel, KernelTime, kernel_model, kernel_time
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
+
+MAX_STEP_BYTES = 2 * 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One attention layer's design at one batch and context, heads dealt out over ``tp_size``."""
+
+    spec: AttentionSpec
+    model_dim: int
+    batch_size: int
+    context_tokens: int
+    tp_size: int = 1
+
+
+def model_shapes(
+    model: ModelSpec, contexts: Sequence[int], batches: Sequence[int], tp_size: int, dtype: str
+) -> list[Shape]:
+    """Distinct shapes of the model's attention layers; those above ``MAX_STEP_BYTES`` left out."""
+    found: dict[Shape, None] = {}
+    for group in model.attention_groups:
+        if group.attention is None or group.reuses_cache or group.cached_over != "context":
+            continue
+        layout_of(group.attention, model.model_dim).check_tp_size(tp_size)
+        limits = [group.window_tokens, model.max_context_tokens]
+        for context, batch in itertools.product(contexts, batches):
+            tokens = min([context, *(n for n in limits if n is not None)])
+            shape = Shape(
+                spec=group.attention, model_dim=model.model_dim, batch_size=batch,
+                context_tokens=tokens, tp_size=tp_size,
+            )  # fmt: skip
+            if _scalars(shape) * storage_format(dtype).bits_per_scalar / 8 <= MAX_STEP_BYTES:
+                found[shape] = None
+    return list(found)
+
+
+def changed_shapes(
+    model: ModelSpec, contexts: Sequence[int], batches: Sequence[int], dtype: str
+) -> list[str]:
+    """What of the asked contexts and batches is measured otherwise, or not at all, and why."""
+    said: dict[str, None] = {}
+    for group in model.attention_groups:
+        if group.attention is None or group.reuses_cache or group.cached_over != "context":
+            continue
+        limits = [n for n in (group.window_tokens, model.max_context_tokens) if n is not None]
+        for context, batch in itertools.product(contexts, batches):
+            tokens = min([context, *limits])
+            label = group.attention.label()
+            if tokens < context:
+                why = "its window" if tokens == group.window_tokens else "the model's maximum"
+                said[f"{label}: {context:,} tokens are measured as {tokens:,}, {why}"] = None
+            shape = Shape(
+                spec=group.attention, model_dim=model.model_dim, batch_size=batch,
+                context_tokens=tokens,
+            )  # fmt: skip
+            if _scalars(shape) * storage_format(dtype).bits_per_scalar / 8 > MAX_STEP_BYTES:
+                what = f"{label}: batch {batch:,} at {tokens:,} tokens"
+                said[f"{what} is left out: its cache is above {MAX_STEP_BYTES:,} bytes"] = None
+    return list(said)
+
+
+def _scalars(shape: Shape) -> int:
+    layout = layout_of(shape.spec, shape.model_dim)
+    return layout.scalars_per_token() * shape.batch_size * shape.context_tokens
+
 
 N_ROUNDS = 6
 REPEATS_PER_ROUND = 8

@@ -7,10 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from lrkv_plan.checkpoint.base_fit import FitOptions
 from lrkv_plan.checkpoint.head_maps import HeadMaps, head_maps
 from lrkv_plan.checkpoint.projections import AttentionLayers
-from lrkv_plan.checkpoint.residual_spectra import ResidualSpectrum, residual_spectrum
+from lrkv_plan.checkpoint.spectra import FitOptions, ResidualSpectrum, residual_spectrum
 
 
 @dataclass(frozen=True, kw_only=True)

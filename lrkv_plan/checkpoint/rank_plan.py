@@ -12,21 +12,88 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lrkv_plan.attention.families import layout_of
-from lrkv_plan.calculators.budget_fit import budget_bytes, infeasible, largest_fitting
-from lrkv_plan.calculators.cache_bytes import bytes_per_token, reference_mha
-from lrkv_plan.calculators.layer_cache import row_bytes_per_layer
-from lrkv_plan.checkpoint.greedy_ranks import Place, RankChoices, greedy_ranks
+from lrkv_plan.attention.families.low_rank import LowRankOptions
+from lrkv_plan.attention.registry import layout_of, parse_attention
+from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.checkpoint.inspection import LayerInspection
-from lrkv_plan.checkpoint.projections import AttentionLayers, groups_by_layer
-from lrkv_plan.checkpoint.weight_names import Order
-from lrkv_plan.dtypes import storage_format
+from lrkv_plan.checkpoint.projections import AttentionLayers, Order, groups_by_layer
 from lrkv_plan.errors import RequirementError, SpecError, UsageError
-from lrkv_plan.specs.attention import AttentionSpec
-from lrkv_plan.specs.attention_text import parse_attention, swap_attention
-from lrkv_plan.specs.budget_text import parse_budget
-from lrkv_plan.specs.low_rank_options import LowRankOptions
+from lrkv_plan.formats import storage_format
+from lrkv_plan.memory.cache import bytes_per_token, reference_mha, row_bytes_per_layer
+from lrkv_plan.memory.largest import budget_bytes, infeasible, largest_fitting
+from lrkv_plan.specs.budget import parse_budget
+from lrkv_plan.specs.design import swap_attention
 from lrkv_plan.specs.model import LayerGroup, ModelSpec
+
+Place = tuple[int, str]  # layer, "key" or "value"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankChoices:
+    """One tensor's ranks with what each adds to the cache and leaves of the energy."""
+
+    ranks: Sequence[int]
+    bytes_per_token: Sequence[Fraction]  # above rank 0
+    losses: Sequence[float]  # non-increasing
+
+
+def greedy_ranks(choices: Mapping[Place, RankChoices], spare: Fraction) -> dict[Place, int]:
+    """Ranks that lower the summed loss most within ``spare`` bytes per token.
+
+    Notes
+    -----
+    Steps along each tensor's lower convex hull of (bytes, loss), steepest first; what is left over
+    is spent on single moves, best loss per byte first. Exact where every hull step fits to the end
+    of the budget; otherwise short of the optimum by less than one step.
+
+    Examples
+    --------
+    >>> steep = RankChoices(ranks=(0, 1, 2), bytes_per_token=(0, 4, 8), losses=(0.9, 0.2, 0.1))
+    >>> flat = RankChoices(ranks=(0, 1, 2), bytes_per_token=(0, 4, 8), losses=(0.5, 0.3, 0.0))
+    >>> greedy_ranks({(0, "key"): steep, (0, "value"): flat}, Fraction(12))
+    {(0, 'key'): 1, (0, 'value'): 2}
+    """
+    at = dict.fromkeys(choices, 0)
+    steps = [
+        (slope, place, start, end)
+        for place, choice in choices.items()
+        for slope, start, end in _hull_steps(choice)
+    ]
+    for _, place, start, end in sorted(steps, key=lambda item: -item[0]):
+        price = choices[place].bytes_per_token[end] - choices[place].bytes_per_token[start]
+        if at[place] == start and price <= spare:
+            at[place], spare = end, spare - price
+    while True:
+        moves = [
+            (gain / float(price), place, end, price)
+            for place, choice in choices.items()
+            for end in range(at[place] + 1, len(choice.ranks))
+            if (price := choice.bytes_per_token[end] - choice.bytes_per_token[at[place]]) <= spare
+            and (gain := choice.losses[at[place]] - choice.losses[end]) > 0
+        ]
+        if not moves:
+            return {place: choices[place].ranks[index] for place, index in at.items()}
+        _, place, end, price = max(moves, key=lambda move: move[0])
+        at[place], spare = end, spare - price
+
+
+def _hull_steps(choice: RankChoices) -> list[tuple[float, int, int]]:
+    """(loss per byte, from, to) along the lower convex hull; slopes fall from step to step."""
+    steps, start, last = [], 0, len(choice.ranks) - 1
+    while start < last:
+        slope, end = max(
+            (
+                (choice.losses[start] - choice.losses[end])
+                / float(choice.bytes_per_token[end] - choice.bytes_per_token[start]),
+                -end,
+            )
+            for end in range(start + 1, last + 1)
+        )
+        if slope <= 0:
+            break
+        steps.append((slope, start, -end))
+        start = -end
+    return steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,44 +1,90 @@
-"""The Typer application; its error boundary is ``cli.boundary``."""
+"""The commands by name, each imported when it is asked for; the error boundary is ``boundary``."""
 
 import gc
+import importlib
 import os
 import signal
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.main
 
 from lrkv_plan import __version__
-from lrkv_plan.cli import (
-    audit,
-    cache,
-    calibrate,
-    calibrate_run,
-    capacity,
-    crossover,
-    hardware,
-    inspect,
-    models,
-    params,
-    plan,
-    plot,
-    rank,
-    report,
-    roofline,
-    shard,
-    validate,
-)
 from lrkv_plan.cli.boundary import INTERRUPTED, PlanGroup
 from lrkv_plan.cli.given import StrictTyper
+from lrkv_plan.errors import UsageError, did_you_mean, shown
+
+# Command -> what the list of commands says about it; its module has the same name.
+COMMANDS = {
+    "plan": "MHA, GQA, MQA, MLA and LRKV on one page: cache, fit, time, cost, crossover.",
+    "rank": "Largest LRKV rank within a cache budget, and what else fits it.",
+    "cache": "Cache bytes per design and context.",
+    "params": "Key/value weights and the whole model's, per design.",
+    "shard": "Cache per GPU, aggregate and repeated share, per placement policy.",
+    "capacity": "Tokens and sequences that fit, per design, size and context.",
+    "crossover": "The exact place where one design becomes faster than another, and its band.",
+    "roofline": "Arithmetic intensity, ridge and bound, per design, decode path and kind of unit.",
+    "validate": "Measure a few fresh calls of the model's own shapes and compare them with the "
+    "profile.",
+    "audit": "Recompute printed claims; exit 4 if one differs without an explanation that holds.",
+    "inspect": "Residual spectra of keys and values, diversity of head maps, and ranks under a "
+    "budget.",
+    "report": "A report to hand over: index.html, report.md, tables as CSV, pictures as SVG and "
+    "PNG.",
+    "calibrate": "Measure decode calls, fit the kernel model to them, and judge it.",
+    "plot": "Draw a picture (--output FILE.png, .svg or .pdf), or give its series (--format json).",
+    "models": "List the shipped models, show one, or import a Hugging Face config.json.",
+    "hardware": "List the shipped hardware profiles, or show one.",
+}
+_SETTINGS: dict[str, Any] = {
+    "add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False,
+}  # fmt: skip
+
+
+class CommandGroup(PlanGroup):
+    """The commands of ``COMMANDS``; the list of them is written without importing any."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Names in the order of ``COMMANDS``."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """The command of that name, imported on first use."""
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            self.commands[cmd_name] = _command(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names; a near miss is proposed."""
+        if args and args[0] not in COMMANDS:
+            hint = did_you_mean(args[0], COMMANDS) or "; see lrkv-plan --help"
+            raise UsageError(f"no such command {shown(args[0])}{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """The list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _command(name: str) -> Any:
+    module = importlib.import_module(f"lrkv_plan.cli.{name}")
+    group = getattr(module, "app", None)
+    if group is None:
+        group = StrictTyper(**_SETTINGS)
+        module.register(group)
+    command = typer.main.get_command(group)
+    command.name = name
+    return command
+
 
 app = StrictTyper(
     name="lrkv-plan",
-    cls=PlanGroup,
+    cls=CommandGroup,
     help="Which attention should a model cache with, how large may its rank be, what does it cost?",
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    **_SETTINGS,
 )
 
 
@@ -56,16 +102,6 @@ def root(
     ] = False,
 ) -> None:
     """Which attention should a model cache with, how large may its rank be, what does it cost?"""
-
-
-_ANSWERS = (plan, rank, cache, params, shard, capacity, crossover, roofline)
-for _module in (*_ANSWERS, validate, audit, inspect, report):
-    _module.register(app)
-calibrate_run.register(calibrate.app)
-app.add_typer(calibrate.app, name="calibrate")
-app.add_typer(plot.app, name="plot")
-app.add_typer(models.app, name="models")
-app.add_typer(hardware.app, name="hardware")
 
 
 def main() -> None:

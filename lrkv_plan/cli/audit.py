@@ -40,15 +40,15 @@ def audit(
 
     Example: lrkv-plan audit mla
     """
-    from lrkv_plan.audit.claim_files import claim_files, read_claims
-    from lrkv_plan.audit.evaluate import Verdict, audit_file
-    from lrkv_plan.report.audit_views import audit_table, file_input, schema_document
+    from lrkv_plan.auditing.claim import claim_files, read_claims
+    from lrkv_plan.auditing.evaluate import Verdict, audit_file
+    from lrkv_plan.report.views.audit import audit_table, file_input, schema_document
 
     if schema:
         refuse(["verdict"], "--schema prints the schema alone; leave it out")
         if claims is not None:
             raise UsageError("--schema prints the schema alone and takes no file")
-        from lrkv_plan.audit.schema import claim_schema
+        from lrkv_plan.auditing.claim import claim_schema
 
         return schema_document(claim_schema())
     known = [one.value for one in Verdict]

@@ -53,9 +53,9 @@ def cache(
 
     Example: lrkv-plan cache llama-3.1-8b --attention gqa:8 --attention lrkv:24 --context-tokens 8k
     """
-    from lrkv_plan.calculators.cache_comparison import cache_rows, tensor_rows
-    from lrkv_plan.report.cache_views import cache_table, tensor_table
-    from lrkv_plan.specs.workload import Workload
+    from lrkv_plan.memory.side_by_side import cache_rows, tensor_rows
+    from lrkv_plan.report.views.cache import cache_table, tensor_table
+    from lrkv_plan.specs.deployment import Workload
 
     spec = load(model, spec_dir)
     workload = Workload(

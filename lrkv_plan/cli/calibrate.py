@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lrkv_plan.cli import calibrate_fit
+from lrkv_plan.cli import calibrate_fit, calibrate_run
 from lrkv_plan.cli.given import StrictTyper
 from lrkv_plan.cli.options import SpecDirOption, writes_table
 from lrkv_plan.cli.plain_warnings import plain_warnings
@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from lrkv_plan.specs.hardware import HardwareProfile
 
 app = StrictTyper(
-    help="Measure decode calls, fit the kernel model to them, and judge it.", no_args_is_help=True
+    help="Measure decode calls, fit the kernel model to them, and judge it.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 calibrate_fit.register(app)
+calibrate_run.register(app)
 
 
 @app.callback()
@@ -52,8 +57,8 @@ def evaluate(
     """
     from lrkv_plan.calibration.evaluate import evaluate as evaluate_rows
     from lrkv_plan.calibration.samples import read_rows
-    from lrkv_plan.report.calibration_views import evaluation_table
-    from lrkv_plan.specs.loader import load_all_hardware, load_hardware
+    from lrkv_plan.loader import load_all_hardware, load_hardware
+    from lrkv_plan.report.views.calibration import evaluation_table
 
     @cache
     def profile_of(gpu: str) -> "HardwareProfile":

@@ -69,11 +69,11 @@ def fit(
     Example: lrkv-plan calibrate fit here --max-error 10%
     """
     from lrkv_plan.calibration.fit_run import holds_decode_samples, require_scipy
-    from lrkv_plan.cli.capacity_inputs import share
+    from lrkv_plan.cli.options import parse_share
     from lrkv_plan.cli.progress import progress_line
 
     require_scipy()
-    limit = float(share(max_error, "--max-error") or 0)
+    limit = float(parse_share(max_error, "--max-error") or 0)
     is_run = is_folder(samples)
     folder = output or (samples if is_run else samples.parent)
     with progress_line(quiet) as told:
@@ -92,8 +92,7 @@ def _fit_run(
     samples: Path, folder: Path, gpu: str | None, limit: float, force: bool, spec_dir: Path | None
 ) -> tuple[Table, list[Path]]:
     from lrkv_plan.calibration.fit_run import fit_run
-    from lrkv_plan.report.calibration_files import write_result
-    from lrkv_plan.report.calibration_fit_views import fit_table
+    from lrkv_plan.report.views.calibration import fit_table, write_result
 
     result = fit_run(samples, gpu=gpu, max_error=limit, spec_dir=spec_dir)
     written = write_result(result, folder, force=force)
@@ -104,7 +103,7 @@ def _fit_table(
     samples: Path, folder: Path, gpu: str | None, limit: float, force: bool, spec_dir: Path | None
 ) -> tuple[Table, list[Path]]:
     from lrkv_plan.calibration.table_fit import fit_table, write_profile
-    from lrkv_plan.report.calibration_fit_views import table_fit_table
+    from lrkv_plan.report.views.calibration import table_fit_table
 
     result = fit_table(samples, gpu=gpu, max_error=limit, spec_dir=spec_dir)
     written = write_profile(result, folder, force=force)
@@ -128,11 +127,11 @@ def show(
     """
     if "\0" not in source and is_folder(Path(source)):
         from lrkv_plan.calibration.fit_run import fit_run, require_scipy
-        from lrkv_plan.report.calibration_fit_views import shown_run
+        from lrkv_plan.report.views.calibration import shown_run
 
         require_scipy()
         return shown_run(fit_run(Path(source), spec_dir=spec_dir))
-    from lrkv_plan.report.calibration_fit_views import profile_table
-    from lrkv_plan.specs.loader import load_hardware
+    from lrkv_plan.loader import load_hardware
+    from lrkv_plan.report.views.calibration import profile_table
 
     return profile_table(load_hardware(source, spec_dir=spec_dir))

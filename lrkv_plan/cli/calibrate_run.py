@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lrkv_plan import units
-from lrkv_plan.cli.capacity_inputs import share
-from lrkv_plan.cli.options import one_count, writes_table
+from lrkv_plan.cli.options import one_count, parse_share, writes_table
 from lrkv_plan.cli.progress import progress_line
 from lrkv_plan.cli.result_folder import result_folder
 from lrkv_plan.errors import CalibrationError, UsageError, shown
@@ -103,7 +102,7 @@ def run(
     Example: lrkv-plan calibrate run --device cpu --budget 60s --output here
     """
     begun, seconds = time.monotonic(), units.parse_seconds(budget)
-    limit = float(share(max_error, "--max-error") or 0)
+    limit = float(parse_share(max_error, "--max-error") or 0)
     from lrkv_plan.calibration.fit_run import require_scipy
     from lrkv_plan.calibration.torch_gate import require_torch
 
@@ -147,8 +146,8 @@ def _seed(text: str) -> int:
 
 def _keep_results(folder: Path) -> None:
     """Refuse to overwrite results whose samples lie elsewhere."""
-    from lrkv_plan.calibration.run_info import SAMPLES_FILE
-    from lrkv_plan.report.calibration_files import existing_results
+    from lrkv_plan.calibration.run import SAMPLES_FILE
+    from lrkv_plan.report.views.calibration import existing_results
 
     found = [] if (folder / SAMPLES_FILE).exists() else existing_results(folder)
     if found:
@@ -197,8 +196,7 @@ def _fitted(outcome: "RunOutcome", folder: Path, limit: float, force: bool, quie
     """
     from lrkv_plan.calibration.fit_run import fit_run
     from lrkv_plan.calibration.session import replace_run
-    from lrkv_plan.report.calibration_files import write_result
-    from lrkv_plan.report.calibration_fit_views import fit_table
+    from lrkv_plan.report.views.calibration import fit_table, write_result
 
     with progress_line(quiet) as show:
         show("fitting")

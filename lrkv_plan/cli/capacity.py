@@ -6,34 +6,30 @@ from typing import Annotated
 
 import typer
 
-from lrkv_plan.cli import capacity_inputs as inputs
-from lrkv_plan.cli.capacity_options import (
+from lrkv_plan.cli import options as inputs
+from lrkv_plan.cli.given import given, refuse
+from lrkv_plan.cli.options import (
+    AcceptedOption,
+    AttentionOption,
     EngineOption,
+    GpuHourOption,
     GpuOption,
+    KvDtypeOption,
     KvMemoryOption,
+    ModelArgument,
     NGpusOption,
+    SpecDirOption,
+    SpeculativeOption,
+    TpotOption,
     UtilisationOption,
     WeightDtypeOption,
     WeightsOption,
-)
-from lrkv_plan.cli.given import given, refuse
-from lrkv_plan.cli.options import (
-    AttentionOption,
-    KvDtypeOption,
-    ModelArgument,
-    SpecDirOption,
     count_list,
     load,
     one_count,
     optional_count,
     whole,
     writes_table,
-)
-from lrkv_plan.cli.time_options import (
-    AcceptedOption,
-    GpuHourOption,
-    SpeculativeOption,
-    TpotOption,
 )
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report.tables import Table
@@ -150,10 +146,10 @@ def capacity(
 
     Example: lrkv-plan capacity llama-3.1-8b --gpu h100-sxm --attention gqa:8 --attention lrkv:24
     """
-    from lrkv_plan.calculators.comparison import designs
-    from lrkv_plan.engines.answers import capacity_answers, smallest_layouts
-    from lrkv_plan.report.capacity_views import budget_table, capacity_table
-    from lrkv_plan.specs.serving import Parallelism
+    from lrkv_plan.memory.side_by_side import designs
+    from lrkv_plan.report.views.capacity import budget_table, capacity_table
+    from lrkv_plan.serving.answers import capacity_answers, smallest_layouts
+    from lrkv_plan.specs.deployment import Parallelism
 
     is_timed = bool(given("tpot_ms", "speculative_tokens", "accepted_tokens"))
     _refuse_unused(min_gpus, is_timed, detail, kv_memory)

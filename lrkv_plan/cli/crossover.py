@@ -5,25 +5,24 @@ from typing import Annotated
 
 import typer
 
-from lrkv_plan.cli import capacity_inputs as inputs
-from lrkv_plan.cli.capacity_options import WeightDtypeOption, WeightsOption
+from lrkv_plan.cli import options as inputs
 from lrkv_plan.cli.given import refuse
 from lrkv_plan.cli.options import (
+    BatchOption,
+    ContextOption,
     KvDtypeOption,
     ModelArgument,
+    QueryOption,
+    RequiredGpu,
     SpecDirOption,
     TpSizeOption,
+    WeightDtypeOption,
+    WeightsOption,
     context_of,
     load,
     one_count,
     optional_tokens,
     writes_table,
-)
-from lrkv_plan.cli.time_options import (
-    BatchOption,
-    ContextOption,
-    QueryOption,
-    RequiredGpu,
 )
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report.tables import Table
@@ -74,10 +73,10 @@ def crossover(
 
     Example: lrkv-plan crossover llama-3.1-8b --gpu h200 --attention gqa:8 --attention mla:512+64
     """
-    from lrkv_plan.engines.comparing import at_rank, compare
-    from lrkv_plan.report.spec_views import model_inputs
-    from lrkv_plan.report.time_views import crossover_table
-    from lrkv_plan.specs.loader import load_all_hardware, load_hardware
+    from lrkv_plan.latency.crossover import at_rank, compare
+    from lrkv_plan.loader import load_all_hardware, load_hardware
+    from lrkv_plan.report.views.specs import model_inputs
+    from lrkv_plan.report.views.time import crossover_table
 
     if len(attention) != 2:
         raise UsageError(f"--attention: give two designs to compare, not {len(attention)}")
@@ -101,7 +100,7 @@ def crossover(
         at_most=optional_tokens(at_most, "--at-most"),
         kv_dtype=kv_dtype,
         weight_dtype=weight_dtype,
-        weight_bytes=inputs.size(weights, "--weights"),
+        weight_bytes=inputs.parse_size(weights, "--weights"),
         relatives=load_all_hardware(spec_dir),
     )
     stated = {
@@ -110,7 +109,7 @@ def crossover(
         "over": over.value,
         "kv_dtype": kv_dtype,
         "weight_dtype": weight_dtype or spec.weight_dtype,
-        "weight_bytes_per_gpu": inputs.size(weights, "--weights"),
+        "weight_bytes_per_gpu": inputs.parse_size(weights, "--weights"),
         **point,
     }
     labels = [at_rank(text, "RANK") if over.value == "rank" else text for text in attention]

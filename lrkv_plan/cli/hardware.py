@@ -12,6 +12,9 @@ app = StrictTyper(
     cls=StrictGroup,
     help="List the shipped hardware profiles, or show one.",
     invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 
@@ -22,8 +25,8 @@ def hardware(ctx: typer.Context, spec_dir: SpecDirOption = None) -> Table | None
     if ctx.invoked_subcommand is not None:
         refuse_before(ctx.invoked_subcommand)
         return None
-    from lrkv_plan.report.spec_views import hardware_table
-    from lrkv_plan.specs.loader import HARDWARE_FOLDER, load_hardware, shipped_files
+    from lrkv_plan.loader import HARDWARE_FOLDER, load_hardware, shipped_files
+    from lrkv_plan.report.views.specs import hardware_table
 
     return hardware_table([load_hardware(p) for p in shipped_files(HARDWARE_FOLDER, spec_dir)])
 
@@ -38,9 +41,9 @@ def show(
 
     Example: lrkv-plan hardware show h100-sxm
     """
-    from lrkv_plan.report.spec_views import hardware_document
-    from lrkv_plan.specs.loader import find_hardware
-    from lrkv_plan.specs.strict_files import read_text
+    from lrkv_plan.documents import read_text
+    from lrkv_plan.loader import find_hardware
+    from lrkv_plan.report.views.specs import hardware_document
 
     found, path = find_hardware(profile, spec_dir=spec_dir)
     return hardware_document(found, read_text(path))

@@ -10,6 +10,9 @@ app = StrictTyper(
     cls=StrictGroup,
     help="List the shipped models, show one, or import a Hugging Face config.json.",
     invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 
@@ -20,9 +23,9 @@ def models(ctx: typer.Context, spec_dir: SpecDirOption = None) -> Table | None:
     if ctx.invoked_subcommand is not None:
         refuse_before(ctx.invoked_subcommand)
         return None
-    from lrkv_plan.report.spec_views import models_table
-    from lrkv_plan.specs.attention_text import design_label
-    from lrkv_plan.specs.loader import MODEL_FOLDER, shipped_files
+    from lrkv_plan.loader import MODEL_FOLDER, shipped_files
+    from lrkv_plan.report.views.specs import models_table
+    from lrkv_plan.specs.design import design_label
 
     found = [load(str(path)) for path in shipped_files(MODEL_FOLDER, spec_dir)]
     return models_table(found, [design_label(model) for model in found])
@@ -35,7 +38,7 @@ def show(model: ModelArgument, spec_dir: SpecDirOption = None) -> Table:
 
     Example: lrkv-plan models show qwen3-32b
     """
-    from lrkv_plan.report.spec_views import model_document
+    from lrkv_plan.report.views.specs import model_document
 
     return model_document(load(model, spec_dir))
 
@@ -47,6 +50,6 @@ def import_model(model: ModelArgument) -> Table:
 
     Example: lrkv-plan models import ./Qwen3-32B/config.json -o qwen3-32b.yaml
     """
-    from lrkv_plan.report.spec_views import model_document
+    from lrkv_plan.report.views.specs import model_document
 
     return model_document(load(model))

@@ -4,13 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lrkv_plan.cli.options import (
-    AttentionOption,
-    ModelArgument,
-    SpecDirOption,
-    load,
-    writes_table,
-)
+from lrkv_plan.cli.options import AttentionOption, ModelArgument, SpecDirOption, load, writes_table
 from lrkv_plan.report.tables import Table
 
 
@@ -36,8 +30,8 @@ def params(
 
     Example: lrkv-plan params llama-3.1-8b --attention mha --attention lrkv:24 --match-params
     """
-    from lrkv_plan.calculators.comparison import params_rows
-    from lrkv_plan.report.weight_views import params_table
+    from lrkv_plan.memory.side_by_side import params_rows
+    from lrkv_plan.report.views.cache import params_table
 
     spec = load(model, spec_dir)
     rows = params_rows(spec, attention or (), match_params=match_params)

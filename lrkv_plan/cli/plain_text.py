@@ -1,6 +1,6 @@
 """Output streams that take any text: plain characters where others cannot be printed.
 
-A terminal or a file in ASCII or Latin-1 gets ``x`` for a multiplication sign and ``\\u03b1`` for a
+A terminal or a file in ASCII or Latin-1 gets ``x`` for a multiplication sign and ``\u03b1`` for a
 Greek letter. The escapes are those of JSON, so that JSON stays what it was.
 """
 

@@ -4,34 +4,30 @@ from typing import Annotated
 
 import typer
 
-from lrkv_plan.cli import capacity_inputs as inputs
-from lrkv_plan.cli.capacity_options import (
+from lrkv_plan.cli import options as inputs
+from lrkv_plan.cli.options import (
+    AcceptedOption,
+    AlignOption,
+    ChosenTpOption,
+    ContextOption,
     EngineOption,
+    GpuHourOption,
+    KvDtypeOption,
     KvMemoryOption,
+    ModelArgument,
     NGpusOption,
+    RequiredGpu,
+    SpecDirOption,
+    SpeculativeOption,
+    TpotOption,
     UtilisationOption,
     WeightDtypeOption,
     WeightsOption,
-)
-from lrkv_plan.cli.options import (
-    AlignOption,
-    KvDtypeOption,
-    ModelArgument,
-    SpecDirOption,
     context_of,
     load,
     one_count,
     optional_count,
     writes_table,
-)
-from lrkv_plan.cli.time_options import (
-    AcceptedOption,
-    ChosenTpOption,
-    ContextOption,
-    GpuHourOption,
-    RequiredGpu,
-    SpeculativeOption,
-    TpotOption,
 )
 from lrkv_plan.report.tables import Table
 
@@ -83,8 +79,8 @@ def plan(
 
     Example: lrkv-plan plan llama-3.1-8b --gpu h100-sxm --context-tokens 8k
     """
-    from lrkv_plan.engines.plan import make_plan
-    from lrkv_plan.report.time_views import plan_inputs, plan_table
+    from lrkv_plan.report.views.time import plan_inputs, plan_table
+    from lrkv_plan.serving.plan import make_plan
 
     inputs.refuse_beside_pool(kv_memory, is_timed=True)
     spec = load(model, spec_dir)

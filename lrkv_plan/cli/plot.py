@@ -1,12 +1,570 @@
 """``lrkv-plan plot``: pictures of what the other commands tabulate, and their series."""
 
-from lrkv_plan.cli import plot_cache, plot_time
-from lrkv_plan.cli.given import StrictTyper
+import enum
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lrkv_plan.cli import options as inputs
+from lrkv_plan.cli.given import StrictTyper, refuse
+from lrkv_plan.cli.options import (
+    AlignOption,
+    AttentionOption,
+    BatchOption,
+    ContextOption,
+    EngineOption,
+    GpuOption,
+    KvDtypeOption,
+    KvMemoryOption,
+    ModelArgument,
+    NGpusOption,
+    QueryOption,
+    RequiredGpu,
+    SpecDirOption,
+    TpSizeOption,
+    UtilisationOption,
+    WeightDtypeOption,
+    WeightsOption,
+    context_of,
+    count_list,
+    load,
+    one_count,
+    optional_count,
+    token_list,
+    write_table,
+)
+from lrkv_plan.errors import UsageError
+from lrkv_plan.files import write_whole
+from lrkv_plan.report.tables import Format
+
+if TYPE_CHECKING:
+    from lrkv_plan.attention.families.low_rank import LowRankOptions
+    from lrkv_plan.report.figures import Figure
+
+_PARAMETERS = {
+    "output": (None, Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE",
+            help="Picture to write: its suffix is png, svg or pdf. With --format, the series "
+            "go there instead (- is stdout).",
+        ),
+    ]),
+    "output_format": (None, Annotated[
+        Format | None,
+        typer.Option(
+            "--format", "-f",
+            help="Write the plotted series instead of a picture, to stdout or --output.",
+        ),
+    ]),
+    "width": ("single", Annotated[
+        str,
+        typer.Option(
+            "--width", metavar="COLUMN", help="single (3.4 inches) or double (7 inches)."
+        ),
+    ]),
+    "force": (False, Annotated[
+        bool, typer.Option("--force", help="Overwrite an existing output file.")
+    ]),
+    "no_color": (False, Annotated[
+        bool, typer.Option("--no-color", help="Tables without colour.")
+    ]),
+    "quiet": (False, Annotated[
+        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+    ]),
+}  # fmt: skip
+
+
+def writes_figure(command: Callable[..., "Figure"]) -> Callable[..., None]:
+    """Give a command that returns a Figure the shared output options, and write what it returns."""
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        chosen = {name: values.pop(name) for name in _PARAMETERS}
+        check_output(chosen["output"], chosen["output_format"])
+        if chosen["output_format"] is not None:
+            refuse(["width"], "is of a picture, and --format gives its series")
+        write_figure(command(**values), **chosen)
+
+    signature = inspect.signature(command)
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        for name, (default, hint) in _PARAMETERS.items()
+    ]
+    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), *added], return_annotation=None
+    )
+    hints = {name: hint for name, (_, hint) in _PARAMETERS.items()}
+    run.__annotations__ = {**command.__annotations__, **hints, "return": None}
+    del run.__wrapped__
+    return run
+
+
+def check_output(output: str | None, output_format: Format | None) -> None:
+    """Refuse, before anything is computed, what cannot be written.
+
+    Raises
+    ------
+    UsageError
+        If neither a picture nor a format is asked for, both are, or the suffix is unknown.
+    """
+    from lrkv_plan.report.plots import SUFFIXES, check_suffix
+
+    if output_format is None:
+        if output is None or output == "-":
+            raise UsageError(
+                f"give --output FILE ending in {', '.join(SUFFIXES)}, or --format json or csv for "
+                "the plotted series"
+            )
+        check_suffix(_suffix(output))
+    elif output is not None and _suffix(output) in SUFFIXES:
+        raise UsageError(
+            f"--output {output} is a picture, --format {output_format.value} is the series; give "
+            "one of them"
+        )
+
+
+def _suffix(output: str) -> str:
+    return Path(output).suffix.lower().removeprefix(".")
+
+
+def write_figure(
+    figure: "Figure",
+    *,
+    output: str | None,
+    output_format: Format | None,
+    width: str,
+    force: bool,
+    no_color: bool,
+    quiet: bool,
+) -> None:
+    """Write the picture, whole or not at all, or the series."""
+    if output_format is not None:
+        from lrkv_plan.report.figures import figure_table
+
+        write_table(
+            figure_table(figure), output_format=output_format, output=output or "-", force=force,
+            no_color=no_color, quiet=quiet,
+        )  # fmt: skip
+        return
+    from lrkv_plan.report.plots import picture
+
+    assert output is not None, "checked before"
+    write_whole(output, picture(figure, _suffix(output), width=width), force=force)
+    if not quiet:
+        for remark in figure.remarks:
+            typer.echo(f"note: {remark}", err=True)
+        typer.echo(f"wrote {output}", err=True)
+
+
+GroupsOption = Annotated[
+    str, typer.Option("--groups", metavar="G", help="Shared key/value groups per layer.")
+]
+PositionOption = Annotated[
+    str,
+    typer.Option(
+        "--position", metavar="HOW", help="none, rope_expand, rope_rank or rope_decoupled."
+    ),
+]
+RopeDimOption = Annotated[
+    str | None, typer.Option("--rope-dim", metavar="D", help="Width for rope_decoupled.")
+]
+KeyNormOption = Annotated[
+    str, typer.Option("--key-norm", metavar="HOW", help="none or rms_cached.")
+]
+
+
+def register_memory(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("cache-vs-rank")(cache_vs_rank)
+    app.command("rank-sweep")(rank_sweep)
+    app.command("capacity-vs-context")(capacity_vs_context)
+    app.command("payload-vs-loss")(payload_vs_loss)
+
+
+@writes_figure
+def cache_vs_rank(
+    model: ModelArgument,
+    heads: Annotated[
+        str | None,
+        typer.Option("--heads", metavar="H[,H...]", help="Head counts. Default: the model's own."),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="BUDGET",
+            help="A line at 50%, 1/3 ...; with one head count also '96 KiB/token' or gqa:6.",
+        ),
+    ] = None,
+    align: AlignOption = "16",
+    kv_dtype: KvDtypeOption = "bf16",
+    tp_size: TpSizeOption = "1",
+    groups: GroupsOption = "1",
+    position: PositionOption = "none",
+    rope_dim: RopeDimOption = None,
+    key_norm: KeyNormOption = "none",
+    spec_dir: SpecDirOption = None,
+) -> "Figure":
+    """LRKV's cache against its rank, with the budget and the aligned ranks that meet it.
+
+    Example: lrkv-plan plot cache-vs-rank lrkv-paper-2.5b --heads 6,18,32 --budget 50% -o rank.png
+    """  # fmt: skip
+    from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank as series
+
+    return series(
+        load(model, spec_dir),
+        heads=count_list(heads, "--heads") if heads else (),
+        budget=budget,
+        alignment=one_count(align, "--align"),
+        kv_dtype=kv_dtype,
+        tp_size=one_count(tp_size, "--tp-size"),
+        options=_variant(groups, position, rope_dim, key_norm),
+    )
+
+
+@writes_figure
+def rank_sweep(
+    model: ModelArgument,
+    align: AlignOption = "16",
+    context_tokens: Annotated[
+        str | None,
+        typer.Option("--context-tokens", metavar="T", help="Where arithmetic is compared."),
+    ] = None,
+    gpu: GpuOption = None,
+    engine: EngineOption = "vllm",
+    n_gpus: NGpusOption = None,
+    weight_dtype: WeightDtypeOption = None,
+    weights: WeightsOption = None,
+    utilisation: UtilisationOption = None,
+    kv_memory: KvMemoryOption = None,
+    kv_dtype: KvDtypeOption = "bf16",
+    tp_size: TpSizeOption = "1",
+    groups: GroupsOption = "1",
+    position: PositionOption = "none",
+    rope_dim: RopeDimOption = None,
+    key_norm: KeyNormOption = "none",
+    spec_dir: SpecDirOption = None,
+) -> "Figure":
+    """Cache, K/V weights and arithmetic against the rank; with --gpu also the sequences that fit.
+
+    Example: lrkv-plan plot rank-sweep llama-2-7b --gpu h100-sxm --width double -o sweep.png
+    """
+    from lrkv_plan.report.series.cache_vs_rank import rank_sweep as series
+
+    spec = load(model, spec_dir)
+    context = context_of(context_tokens, spec)
+    deployment = None
+    if gpu is None and kv_memory is None:
+        refuse(
+            ("engine", "n_gpus", "weight_dtype", "weights", "utilisation"),
+            "counts only with a GPU (--gpu) or a pool (--kv-memory); leave it out",
+        )
+    inputs.refuse_beside_pool(kv_memory, is_timed=False)
+    if gpu is not None or kv_memory is not None:
+        deployment = inputs.one_deployment(
+            model_text=model, model=spec, gpu=gpu, engine=engine, context_tokens=context,
+            kv_dtype=kv_dtype, tp_size=one_count(tp_size, "--tp-size"), n_gpus=n_gpus,
+            weight_dtype=weight_dtype,
+            weights=weights, utilisation=utilisation, kv_memory=kv_memory,
+            alignment=one_count(align, "--align"), spec_dir=spec_dir,
+        )  # fmt: skip
+    return series(
+        spec,
+        alignment=one_count(align, "--align"),
+        kv_dtype=kv_dtype,
+        tp_size=one_count(tp_size, "--tp-size"),
+        context_tokens=context,
+        options=_variant(groups, position, rope_dim, key_norm),
+        deployment=deployment,
+    )
+
+
+@writes_figure
+def capacity_vs_context(
+    model: ModelArgument,
+    gpu: GpuOption = None,
+    attention: AttentionOption = None,
+    context_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--context-tokens",
+            metavar="T,T[,T...]",
+            help="Lengths. Default: powers of two from 1k to the model's maximum, or 128k.",
+        ),
+    ] = None,
+    engine: EngineOption = "vllm",
+    n_gpus: NGpusOption = None,
+    weight_dtype: WeightDtypeOption = None,
+    weights: WeightsOption = None,
+    utilisation: UtilisationOption = None,
+    kv_memory: KvMemoryOption = None,
+    align: Annotated[
+        str,
+        typer.Option("--align", metavar="N", help="Multiple that kernels store low-rank rows at."),
+    ] = "16",
+    kv_dtype: KvDtypeOption = "bf16",
+    tp_size: TpSizeOption = "1",
+    spec_dir: SpecDirOption = None,
+) -> "Figure":
+    """Sequences that fit against their length, one line per design.
+
+    Example: lrkv-plan plot capacity-vs-context llama-3.1-8b --gpu h100-sxm --attention mha
+    --attention gqa:8 --attention lrkv:24 -o capacity.png
+    """  # fmt: skip
+    from dataclasses import replace
+
+    from lrkv_plan.memory.side_by_side import designs
+    from lrkv_plan.report.series.capacity import capacity_vs_context as series
+    from lrkv_plan.report.series.capacity import default_contexts
+    from lrkv_plan.serving.answers import capacity_answers
+
+    spec = load(model, spec_dir)
+    contexts = (
+        token_list(context_tokens, "--context-tokens") if context_tokens else default_contexts(spec)
+    )
+    inputs.refuse_beside_pool(kv_memory, is_timed=False)
+    first = inputs.one_deployment(
+        model_text=model, model=spec, gpu=gpu, engine=engine, context_tokens=contexts[0],
+        kv_dtype=kv_dtype, tp_size=one_count(tp_size, "--tp-size"), n_gpus=n_gpus,
+        weight_dtype=weight_dtype,
+        weights=weights, utilisation=utilisation, kv_memory=kv_memory,
+        alignment=one_count(align, "--align"), spec_dir=spec_dir,
+    )  # fmt: skip
+    asked = [
+        replace(first, settings=replace(first.settings, context_tokens=context))
+        for context in sorted(set(contexts))
+    ]
+    chosen = designs(spec, attention or ())
+    inputs.refuse_alignment(chosen, first.rank_alignment)
+    return series(spec, capacity_answers(chosen, asked))
+
+
+@writes_figure
+def payload_vs_loss(
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scale", metavar="NAME", help="2.5B, 128M, 512M or 6.3B; repeat for a panel each."
+        ),
+    ] = None,
+) -> "Figure":
+    """Cache against the final cross-entropies that the LRKV paper prints.
+
+    Example: lrkv-plan plot payload-vs-loss --width double -o loss.png
+    """
+    from lrkv_plan.report.series.published import payload_vs_loss as series
+
+    return series(scale or ("2.5B", "128M"))
+
+
+def _variant(groups: str, position: str, rope_dim: str | None, key_norm: str) -> "LowRankOptions":
+    from lrkv_plan.attention.families.low_rank import LowRankOptions
+
+    return LowRankOptions(
+        n_shared_groups=one_count(groups, "--groups"),
+        position=position,
+        rope_dim=one_count(rope_dim, "--rope-dim") if rope_dim else 0,
+        key_norm=key_norm,
+    )
+
+
+class MapOver(str, enum.Enum):
+    """The x axis of a crossover map."""
+
+    RANK = "rank"
+    BATCH = "batch_size"
+
+
+def register_time(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("roofline")(roofline)
+    app.command("crossover-map")(crossover_map)
+    app.command("step-stack")(step_stack)
+
+
+@writes_figure
+def roofline(
+    model: ModelArgument,
+    gpu: RequiredGpu,
+    attention: AttentionOption = None,
+    every_path: Annotated[
+        bool, typer.Option("--every-path", help="Place each decode path of a design.")
+    ] = False,
+    units: Annotated[
+        str,
+        typer.Option(
+            "--units", metavar="U[,U]", help="Ceilings to draw: bf16 (tensor cores), fp32 ..."
+        ),
+    ] = "bf16,fp32",
+    context_tokens: ContextOption = None,
+    query_tokens: QueryOption = "1",
+    heads_per_tile: Annotated[
+        str | None,
+        typer.Option(
+            "--heads-per-tile", metavar="N", help="Heads served by one read of a shared row."
+        ),
+    ] = None,
+    kv_dtype: KvDtypeOption = "bf16",
+    tp_size: TpSizeOption = "1",
+    spec_dir: SpecDirOption = None,
+) -> "Figure":
+    """A GPU's datasheet roofline with designs placed on it.
+
+    Example: lrkv-plan plot roofline lrkv-paper-2.5b --gpu h100-sxm --attention mha
+    --attention lrkv:55 --attention lrkv:55,position=rope_expand -o roofline.png
+    """  # fmt: skip
+    from lrkv_plan.loader import load_hardware
+    from lrkv_plan.memory.side_by_side import designs
+    from lrkv_plan.report.series.roofline import roofline as series
+
+    spec = load(model, spec_dir)
+    return series(
+        spec,
+        designs(spec, attention or ()),
+        load_hardware(gpu, spec_dir=spec_dir),
+        context_tokens=context_of(context_tokens, spec),
+        kv_dtype=kv_dtype,
+        tp_size=one_count(tp_size, "--tp-size"),
+        query_tokens=one_count(query_tokens, "--query-tokens"),
+        heads_per_tile=optional_count(heads_per_tile, "--heads-per-tile"),
+        every_path=every_path,
+        units=[unit.strip() for unit in units.split(",")],
+    )
+
+
+@writes_figure
+def crossover_map(
+    model: ModelArgument,
+    gpu: RequiredGpu,
+    attention: Annotated[
+        list[str],
+        typer.Option(
+            "--attention",
+            metavar="DESIGN",
+            help="Give two. Over the rank, the LRKV one is lrkv:RANK with any options.",
+        ),
+    ],
+    over: Annotated[MapOver, typer.Option("--over", help="The x axis.")] = MapOver.RANK,
+    context_tokens: Annotated[
+        str, typer.Option("--context-tokens", metavar="LOW,HIGH", help="The y axis.")
+    ] = "128,128k",
+    at_most: Annotated[
+        str | None,
+        typer.Option("--at-most", metavar="N", help="Largest rank, or batch (default 256)."),
+    ] = None,
+    batch_size: BatchOption = "1",
+    query_tokens: QueryOption = "1",
+    kv_dtype: KvDtypeOption = "bf16",
+    weight_dtype: WeightDtypeOption = None,
+    weights: WeightsOption = None,
+    tp_size: TpSizeOption = "1",
+    spec_dir: SpecDirOption = None,
+) -> "Figure":
+    """Which of two designs decodes faster, over context and rank or context and batch.
+
+    Example: lrkv-plan plot crossover-map llama-2-7b --gpu h200 --attention mha --attention lrkv:48
+    --over batch_size -o map.png
+    """  # fmt: skip
+    from lrkv_plan.latency.crossover import column_labels, map_columns
+    from lrkv_plan.loader import load_all_hardware, load_hardware
+    from lrkv_plan.report.captions import caption, gpus
+    from lrkv_plan.report.series.crossovers import crossover_map as series
+    from lrkv_plan.report.views.specs import model_inputs
+
+    if over is MapOver.BATCH:
+        refuse(["batch_size"], "is what --over batch_size varies; --at-most bounds it")
+    limits = token_list(context_tokens, "--context-tokens")
+    if len(attention) != 2 or len(limits) != 2:
+        raise UsageError("give two designs (--attention) and LOW,HIGH for --context-tokens")
+    spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
+    size = one_count(tp_size, "--tp-size")
+    columns = map_columns(
+        spec,
+        (attention[0], attention[1]),
+        hardware,
+        over=over.value,
+        at_most=optional_count(at_most, "--at-most"),
+        kv_dtype=kv_dtype,
+        weight_dtype=weight_dtype,
+        weight_bytes=inputs.parse_size(weights, "--weights"),
+        tp_size=size,
+        relatives=load_all_hardware(spec_dir),
+    )
+    return series(
+        columns,
+        column_labels(attention, over.value),
+        over=over.value,
+        low=limits[0],
+        high=limits[1],
+        batch_size=one_count(batch_size, "--batch-size"),
+        query_tokens=one_count(query_tokens, "--query-tokens"),
+        where=caption(spec.name, hardware.name, gpus(size), f"{kv_dtype} cache"),
+        inputs={
+            "model": model_inputs(spec), "gpu": hardware.name, "attention": attention,
+            "kv_dtype": kv_dtype, "weight_dtype": weight_dtype or spec.weight_dtype,
+            "tp_size": size,
+        },
+    )  # fmt: skip
+
+
+@writes_figure
+def step_stack(
+    model: ModelArgument,
+    gpu: RequiredGpu,
+    attention: AttentionOption = None,
+    context_tokens: ContextOption = None,
+    batch_size: BatchOption = "1",
+    query_tokens: QueryOption = "1",
+    kv_dtype: KvDtypeOption = "bf16",
+    weight_dtype: WeightDtypeOption = None,
+    weights: WeightsOption = None,
+    tp_size: TpSizeOption = "1",
+    spec_dir: SpecDirOption = None,
+) -> "Figure":
+    """Where a decode step's time goes: attention, weights, all-reduce and overhead.
+
+    Example: lrkv-plan plot step-stack llama-3.1-8b --gpu h200 --attention mha --attention gqa:8
+    --batch-size 32 -o step.png
+    """  # fmt: skip
+    from lrkv_plan.latency.step import step_model
+    from lrkv_plan.loader import load_all_hardware, load_hardware
+    from lrkv_plan.memory.side_by_side import designs
+    from lrkv_plan.report.captions import caption, gpus
+    from lrkv_plan.report.series.steps import step_stack as series
+    from lrkv_plan.report.views.specs import model_inputs
+
+    spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
+    size = one_count(tp_size, "--tp-size")
+    told: dict[str, Any] = {
+        "kv_dtype": kv_dtype, "weight_dtype": weight_dtype, "tp_size": size,
+        "weight_bytes": inputs.parse_size(weights, "--weights"),
+    }  # fmt: skip
+    relatives = load_all_hardware(spec_dir)
+    return series(
+        [
+            (label, step_model(one, hardware, relatives=relatives, **told))
+            for label, one in designs(spec, attention or ())
+        ],
+        context_tokens=context_of(context_tokens, spec),
+        batch_size=one_count(batch_size, "--batch-size"),
+        query_tokens=one_count(query_tokens, "--query-tokens"),
+        where=caption(spec.name, hardware.name, gpus(size), f"{kv_dtype} cache"),
+        inputs={"model": model_inputs(spec), "gpu": hardware.name, **told},
+    )
+
 
 app = StrictTyper(
     help="Draw a picture (--output FILE.png, .svg or .pdf), or give its series (--format json).",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
-for _module in (plot_cache, plot_time):
-    _module.register(app)
+register_memory(app)
+register_time(app)

@@ -4,23 +4,21 @@ from typing import Annotated, Any
 
 import typer
 
-from lrkv_plan.cli import capacity_inputs as inputs
-from lrkv_plan.cli.capacity_options import (
-    EngineOption,
-    GpuOption,
-    KvMemoryOption,
-    NGpusOption,
-    UtilisationOption,
-    WeightDtypeOption,
-    WeightsOption,
-)
+from lrkv_plan.cli import options as inputs
 from lrkv_plan.cli.given import refuse
 from lrkv_plan.cli.options import (
     AlignOption,
+    EngineOption,
+    GpuOption,
     KvDtypeOption,
+    KvMemoryOption,
     ModelArgument,
+    NGpusOption,
     SpecDirOption,
     TpSizeOption,
+    UtilisationOption,
+    WeightDtypeOption,
+    WeightsOption,
     context_of,
     load,
     one_count,
@@ -99,9 +97,9 @@ def rank(
 
     Example: lrkv-plan rank lrkv-paper-2.5b --budget 50%
     """
-    from lrkv_plan.dtypes import storage_format
-    from lrkv_plan.report.spec_views import model_inputs
-    from lrkv_plan.specs.low_rank_options import LowRankOptions
+    from lrkv_plan.attention.families.low_rank import LowRankOptions
+    from lrkv_plan.formats import storage_format
+    from lrkv_plan.report.views.specs import model_inputs
 
     if (budget is None) == (fit_sequences is None):
         raise UsageError("give a --budget, or --fit-sequences with --gpu; one of the two")
@@ -135,8 +133,8 @@ def rank(
         "mla_rope_dim": latent_rope,
     }
     if budget is not None:
-        from lrkv_plan.calculators.rank_ceiling import own_reading, rank_ceiling
-        from lrkv_plan.report.rank_views import rank_table
+        from lrkv_plan.memory.largest import own_reading, rank_ceiling
+        from lrkv_plan.report.views.cache import rank_table
 
         told: dict[str, Any] = {
             "alignment": alignment, "tp_size": gpus, "kv_dtype": kv_dtype,
@@ -145,8 +143,8 @@ def rank(
         answer = rank_ceiling(spec, budget=budget, **told)
         return rank_table(spec, stated, answer, own_reading(spec, budget, **told))
 
-    from lrkv_plan.engines.rank_fit import rank_for_sequences
-    from lrkv_plan.report.rank_views import rank_fit_table
+    from lrkv_plan.report.views.cache import rank_fit_table
+    from lrkv_plan.serving.capacity import rank_for_sequences
 
     deployment = inputs.one_deployment(
         model_text=model,

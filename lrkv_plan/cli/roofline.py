@@ -6,8 +6,12 @@ import typer
 
 from lrkv_plan.cli.options import (
     AttentionOption,
+    BatchOption,
+    ContextOption,
     KvDtypeOption,
     ModelArgument,
+    QueryOption,
+    RequiredGpu,
     SpecDirOption,
     TpSizeOption,
     context_of,
@@ -15,12 +19,6 @@ from lrkv_plan.cli.options import (
     one_count,
     optional_count,
     writes_table,
-)
-from lrkv_plan.cli.time_options import (
-    BatchOption,
-    ContextOption,
-    QueryOption,
-    RequiredGpu,
 )
 from lrkv_plan.report.tables import Table
 
@@ -58,12 +56,12 @@ def roofline(
 
     Example: lrkv-plan roofline deepseek-v3 --gpu h200 --tp-size 8
     """
-    from lrkv_plan.calculators.attention_work import paths_of
-    from lrkv_plan.calculators.comparison import designs
-    from lrkv_plan.calculators.roofline import roofline_point
-    from lrkv_plan.report.spec_views import model_inputs
-    from lrkv_plan.report.time_views import roofline_table
-    from lrkv_plan.specs.loader import load_hardware
+    from lrkv_plan.latency.roofline import roofline_point
+    from lrkv_plan.latency.work import paths_of
+    from lrkv_plan.loader import load_hardware
+    from lrkv_plan.memory.side_by_side import designs
+    from lrkv_plan.report.views.specs import model_inputs
+    from lrkv_plan.report.views.time import roofline_table
 
     spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
     told: dict[str, Any] = {

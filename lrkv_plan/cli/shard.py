@@ -35,10 +35,10 @@ def shard(
 
     Example: lrkv-plan shard llama-3.1-70b --attention gqa:8 --attention lrkv:32 --tp-size 4,8,16
     """
-    from lrkv_plan.calculators.comparison import shard_rows
-    from lrkv_plan.dtypes import storage_format
-    from lrkv_plan.report.spec_views import model_inputs
-    from lrkv_plan.report.weight_views import shard_table
+    from lrkv_plan.formats import storage_format
+    from lrkv_plan.memory.side_by_side import shard_rows
+    from lrkv_plan.report.views.cache import shard_table
+    from lrkv_plan.report.views.specs import model_inputs
 
     spec = load(model, spec_dir)
     sizes = count_list(tp_size, "--tp-size")

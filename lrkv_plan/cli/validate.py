@@ -7,6 +7,7 @@ import typer
 from lrkv_plan.cli.calibrate_run import thread_count
 from lrkv_plan.cli.options import (
     ModelArgument,
+    RequiredGpu,
     SpecDirOption,
     TpSizeOption,
     count_list,
@@ -17,7 +18,6 @@ from lrkv_plan.cli.options import (
 )
 from lrkv_plan.cli.plain_warnings import plain_warnings
 from lrkv_plan.cli.progress import progress_line
-from lrkv_plan.cli.time_options import RequiredGpu
 from lrkv_plan.report.tables import Table
 
 
@@ -65,11 +65,10 @@ def validate(
     from lrkv_plan.calibration.torch_gate import require_torch
 
     require_torch()
-    from lrkv_plan.calibration.validate import failure, validate_model
-    from lrkv_plan.calibration.validation_shapes import changed_shapes
-    from lrkv_plan.report.validation_views import validation_table
-    from lrkv_plan.specs.attention_text import swap_attention
-    from lrkv_plan.specs.loader import load_all_hardware, load_hardware
+    from lrkv_plan.calibration.validate import changed_shapes, failure, validate_model
+    from lrkv_plan.loader import load_all_hardware, load_hardware
+    from lrkv_plan.report.views.calibration import validation_table
+    from lrkv_plan.specs.design import swap_attention
 
     spec, profile = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
     if attention is not None:

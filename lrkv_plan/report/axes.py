@@ -1,12 +1,15 @@
-"""The frame of a panel: limits, ticks as plain numbers, guide lines."""
+"""Axes of a picture: colours that survive colour blindness, scales, ticks and their texts."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import one_line
 from lrkv_plan.report.figures import Axis, Panel, Role
+
+if TYPE_CHECKING:
+    Canvas = Any  # matplotlib's objects; it is imported only when something is drawn
 from lrkv_plan.report.panels import FAINT, INK, LABEL_SIZE, SOFT, TICK_SIZE, drawn_value
 
 

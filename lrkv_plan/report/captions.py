@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lrkv_plan.calculators.step_time import StepModel
+    from lrkv_plan.latency.step import StepModel
 
 
 def caption(*parts: str) -> str:

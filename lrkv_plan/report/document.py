@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from lrkv_plan.errors import PlanError
 
 if TYPE_CHECKING:
+    from lrkv_plan.report.explorer import SliderGrid
     from lrkv_plan.report.figures import Figure
-    from lrkv_plan.report.slider_grid import SliderGrid
     from lrkv_plan.report.tables import Table
-    from lrkv_plan.specs.base import Source
+    from lrkv_plan.schema import Source
 
 RESTS_ON = "rests on: "
 

@@ -13,7 +13,7 @@ from lrkv_plan.report.document import foundations, own_remarks
 if TYPE_CHECKING:
     from lrkv_plan.report.document import Document, Part
     from lrkv_plan.report.tables import Table
-    from lrkv_plan.specs.base import Source
+    from lrkv_plan.schema import Source
 
 _LONGEST_TEXT = 4_000
 # What starts or ends markup inside a line; underscores inside words and single < before a space

@@ -1,27 +1,47 @@
-"""One panel's series drawn by their role, and the looks that all drawing shares."""
+"""What one panel draws: lines, points, bars, bands and regions, in colours told apart by all."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import one_line
 from lrkv_plan.report.figures import Axis, Panel, Role, Series
 
+if TYPE_CHECKING:
+    Canvas = Any  # matplotlib's objects; it is imported only when something is drawn
+
+
 INK, SOFT, FAINT = "#222222", "#6b6b6b", "#e4e4e4"
+
+
 TITLE_SIZE, LABEL_SIZE, TICK_SIZE, CAPTION_SIZE = 8.0, 7.0, 6.5, 6.0
+
+
 # Okabe and Ito's palette (jfly.uni-koeln.de/color), dark ones first; each with its own marker,
 # dash and hatch.
 COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
 DASHES: tuple[Any, ...] = (
     "-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (8, 2)),
     (0, (3, 1, 1, 1, 1, 1)), (0, (2, 2)),
 )  # fmt: skip
+
+
 FILLS = ("#0072B2", "#9fd3f2", "#E69F00", "#d9d9d9")
+
+
 HATCHES = ("", "////", "....", "")
+
+
 REGION_FILLS, REGION_HATCHES = ("#f3f3f3", "#b9ddf2"), ("", "////")
+
+
 GAP_POINTS = 4.0
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lrkv_plan.errors import UsageError, one_line
 from lrkv_plan.report.axes import draw_axes
 from lrkv_plan.report.figures import Figure, Panel, Role
-from lrkv_plan.report.panel_labels import end_label_width, place_labels
+from lrkv_plan.report.labels import end_label_width, place_labels
 from lrkv_plan.report.panels import (
     CAPTION_SIZE,
     INK,
@@ -26,6 +26,7 @@ from lrkv_plan.report.panels import (
 
 if TYPE_CHECKING:
     Canvas = Any  # matplotlib's objects; it is imported only when something is drawn
+
 
 SUFFIXES = ("png", "svg", "pdf")
 WIDTHS_IN = {"single": 3.4, "double": 7.0}

@@ -1,15 +1,137 @@
-"""An accelerator: memory, bandwidth, dense peaks, links, and where each figure was read."""
+"""An accelerator: memory, bandwidth, peaks, links, fitted constants, and their sources."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
-from lrkv_plan.errors import did_you_mean
-from lrkv_plan.specs.base import ByteCount, BytesPerSecond, FlopsPerSecond, Frozen, Name
-from lrkv_plan.specs.kernels import AllReduceConstants, KernelConstants
+from lrkv_plan.errors import SpecError, did_you_mean
+from lrkv_plan.schema import (
+    ByteCount,
+    BytesPerSecond,
+    Flag,
+    FlopsPerSecond,
+    Frozen,
+    Name,
+    Remark,
+    Source,
+)
 from lrkv_plan.specs.model import Sources
+
+KernelName: TypeAlias = Literal[
+    "grouped", "mla_absorbed", "mla_materialised", "low_rank", "low_rank_expand",
+    "low_rank_materialised",
+]  # fmt: skip
+KERNELS: tuple[str, ...] = get_args(KernelName)
+# Kernels whose work units are the scalars that they rebuild; those of the others are cached heads.
+REBUILDING = ("mla_materialised", "low_rank_expand", "low_rank_materialised")
+# Whose constants a kernel takes where it was not measured itself.
+LENDERS = {
+    "mla_materialised": "mla_absorbed",
+    "low_rank": "grouped",
+    "low_rank_expand": "low_rank",
+    "low_rank_materialised": "low_rank",
+}
+MAX_QUERY_HEADS = 65_536
+
+Seconds = Annotated[float, Field(gt=0, le=10)]
+Efficiency = Annotated[float, Field(gt=0, le=50)]  # above 1: a cached set, or fp8 arithmetic
+ErrorShare = Annotated[float, Field(ge=0, le=100)]
+PointCount = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+QueryHeads = Annotated[int, Field(strict=True, ge=1, le=MAX_QUERY_HEADS)]
+Factor = Annotated[float, Field(gt=0, le=100)]
+
+
+class FittedEntry(Frozen):
+    """Where fitted constants come from, and how well they predict what they were not fitted on.
+
+    ``held_out_by``: whole head configurations were left out, or (too few of them) single rows;
+    ``design``: points, ranks, head counts and contexts set aside before measuring; ``none``: the
+    errors are of the fitted points themselves.
+    ``band90`` are factors on a predicted time: 90 % of held-out measurements lie between
+    ``predicted * low`` and ``predicted * high``.
+    """
+
+    identified: tuple[Name, ...]
+    n_points: PointCount
+    held_out_by: Literal["heads", "rows", "design", "none"]
+    held_out_median_error: ErrorShare
+    held_out_p90_error: ErrorShare
+    band90: tuple[Factor, Factor]
+    backend: Name
+    backend_version: Name | None = None
+    source: Remark
+    licence: Name
+    remark: Remark | None = None
+
+    @field_validator("band90")
+    @classmethod
+    def _ordered(cls, band: tuple[float, float]) -> tuple[float, float]:
+        if band[0] > band[1]:
+            raise ValueError(f"low {band[0]} exceeds high {band[1]}")
+        return band
+
+
+class KernelConstants(FittedEntry):
+    """One kernel path on one GPU for one storage format of the cache.
+
+    ``t0_s`` is the fixed time of a call, ``beta`` the reached share of ``mem_bandwidth``, ``phi``
+    that of the dense ``peak``. ``query_heads_per_kv_head`` (inclusive) and ``head_dims`` narrow
+    an entry to the shapes that its engine serves with one compiled kernel; None means all.
+    """
+
+    kernel: KernelName
+    kv_dtype: Name
+    form: Literal["base", "per_work_unit", "no_split", "sum", "sum_per_work_unit"]
+    regime: Literal["cold", "l2_hot"] = "cold"
+    preferred: Flag = False
+    t0_s: Seconds
+    beta: Efficiency
+    phi: Efficiency
+    peak: Name = "bf16"
+    work_unit_s: Annotated[float, Field(gt=0, le=1)] | None = None
+    full_work_units: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    query_heads_per_kv_head: tuple[QueryHeads, QueryHeads] | None = None
+    head_dims: tuple[PointCount, ...] | None = None
+    borrowed_from: Name | None = None
+
+    @model_validator(mode="after")
+    def _has_the_constants_of_its_form(self) -> KernelConstants:
+        needed = {
+            "per_work_unit": "work_unit_s", "sum_per_work_unit": "work_unit_s",
+            "no_split": "full_work_units",
+        }.get(self.form)  # fmt: skip
+        for name in ("work_unit_s", "full_work_units"):
+            if (getattr(self, name) is not None) != (name == needed):
+                verb = "needs" if name == needed else "has no"
+                raise ValueError(f"form {self.form!r} {verb} {name}")
+        return self
+
+    def covers_query_heads(self, query_heads_per_kv_head: int) -> bool:
+        """Whether the entry is meant for that many query heads per cached head."""
+        low, high = self.query_heads_per_kv_head or (1, MAX_QUERY_HEADS)
+        return low <= query_heads_per_kv_head <= high
+
+    def covers_head_dim(self, head_dim: int) -> bool:
+        """Whether the entry is meant for that head width."""
+        return self.head_dims is None or head_dim in self.head_dims
+
+
+class AllReduceConstants(FittedEntry):
+    """All-reduce among ``n_gpus`` GPUs of one kind, fitted up to ``max_message_bytes``.
+
+    ``two_shot_s`` is the extra fixed time of the path that sends less (None: one path only).
+    """
+
+    n_gpus: Annotated[int, Field(strict=True, ge=2, le=65_536)]
+    t0_s: Seconds
+    link_efficiency: Efficiency
+    two_shot_s: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_message_bytes: ByteCount
+
 
 PEAK_NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "int4", "fp4")
 
@@ -56,3 +178,102 @@ class HardwareProfile(Frozen):
                 hint = did_you_mean(name, PEAK_NAMES)
                 raise ValueError(f"{name!r} is unknown{hint}; known: {', '.join(PEAK_NAMES)}")
         return peaks
+
+
+_KEY = re.compile(r"^[A-Za-z_]")
+_WIDTH = 98
+
+
+def with_source(text: str, source: Source) -> str:
+    """The profile's text with one more source after those that it has.
+
+    Raises
+    ------
+    SpecError
+        If its sources are no list.
+
+    Examples
+    --------
+    >>> import datetime as dt
+    >>> one = Source(citation="a run", read_on=dt.date(2026, 11, 30))
+    >>> print(with_source("source:\\n  - {citation: a, read_on: 2026-11-29}\\n", one), end="")
+    source:
+      - {citation: a, read_on: 2026-11-29}
+      - citation: "a run"
+        read_on: 2026-11-30
+    """
+    lines = text.splitlines()
+    start, end = _block(lines, "source")
+    if start == len(lines):
+        lines, end = [*lines, "source:"], end + 1
+    elif not any(line.lstrip().startswith("- ") for line in lines[start + 1 : end]):
+        raise SpecError("source: must be a list, one source an item, to take one more")
+    stated = source.model_dump(exclude_none=True)
+    item = [f"{key}: {_scalar(value)}" for key, value in stated.items()]
+    added = [("  - " if index == 0 else "    ") + line for index, line in enumerate(item)]
+    return "\n".join([*lines[:end], *added, *lines[end:]]) + "\n"
+
+
+def _block(lines: list[str], key: str) -> tuple[int, int]:
+    """Where a top-level key stands and where the next one does; the end twice if it is absent."""
+    n = len(lines)
+    start = next((i for i, line in enumerate(lines) if line.startswith(f"{key}:")), n)
+    return start, next((i for i in range(start + 1, n) if _KEY.match(lines[i])), n)
+
+
+def with_block(text: str, key: str, entries: Sequence[BaseModel], comment: str) -> str:
+    """The profile's text with a list of ``entries`` under ``key``, replaced or appended.
+
+    Examples
+    --------
+    >>> with_block("name: toy  # kept\\nkernels:\\n  - {old: 1}\\n", "kernels", [], "")
+    'name: toy  # kept\\n'
+    """
+    lines = text.splitlines()
+    start, end = _block(lines, key)
+    before, after = lines[:start], lines[end:]
+    block = [f"{key}:  # {comment}" if comment else f"{key}:"] if entries else []
+    for entry in entries:
+        block += _entry_lines(entry)
+    return "\n".join([*before, *block, *after]) + "\n"
+
+
+def _entry_lines(entry: BaseModel) -> list[str]:
+    """One entry as a flow mapping, wrapped."""
+    data = entry.model_dump(exclude_none=True)
+    defaults = type(entry).model_fields
+    shown = [f"{k}: {_scalar(v)}" for k, v in _ordered(data) if v != defaults[k].default]
+    lines, current = [], "  - {"
+    for number, part in enumerate(shown):
+        piece = part + ("}" if number == len(shown) - 1 else ",")
+        joiner = "" if current.endswith("{") else " "
+        if len(current) + len(piece) + 1 > _WIDTH and current.strip():
+            lines.append(current)
+            current, joiner = "     ", " "
+        current += joiner + piece
+    return [*lines, current]
+
+
+_FIRST = (
+    "kernel", "n_gpus", "kv_dtype", "backend", "backend_version", "preferred", "regime",
+    "query_heads_per_kv_head", "head_dims", "form", "t0_s", "beta", "phi", "link_efficiency",
+    "two_shot_s", "work_unit_s", "full_work_units",
+)  # fmt: skip
+
+
+def _ordered(data: dict[str, Any]) -> list[tuple[str, Any]]:
+    names = [n for n in _FIRST if n in data] + [n for n in data if n not in _FIRST]
+    return [(n, data[n]) for n in names]
+
+
+def _scalar(value: Any) -> str:
+    """A value as YAML reads it back; floats with a point and a signed exponent."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_scalar(v) for v in value) + "]"
+    if isinstance(value, str) and not re.fullmatch(r"[a-z][A-Za-z0-9_/.-]*", value):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(value)

@@ -8,10 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from lrkv_plan.specs.base import Flag, Frozen, HeadCount, Name, TokenCount, Width
-from lrkv_plan.specs.loader import validate
+from lrkv_plan.documents import read_yaml
+from lrkv_plan.schema import Flag, Frozen, HeadCount, Name, TokenCount, Width, validate
 from lrkv_plan.specs.model import Sources
-from lrkv_plan.specs.strict_files import read_yaml
 
 Share = Annotated[Decimal, Field(ge=0, le=1)]
 

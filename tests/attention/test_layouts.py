@@ -6,10 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from lrkv_plan.attention.families import layout_of
 from lrkv_plan.attention.layout import AttentionLayout, WeightRole
-from lrkv_plan.specs.attention import Backbone
-from lrkv_plan.specs.attention_text import parse_attention
+from lrkv_plan.attention.registry import layout_of, parse_attention
+from lrkv_plan.attention.spec import Backbone
 
 PAPER = Backbone(n_heads=18, head_dim=128, v_head_dim=128)
 DEEPSEEK = Backbone(n_heads=128, head_dim=128, v_head_dim=128)

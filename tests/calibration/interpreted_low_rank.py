@@ -13,9 +13,9 @@ from typing import Any
 
 
 def errors_of(case: dict[str, Any]) -> dict[str, float]:
+    from lrkv_plan.attention.families.low_rank import LowRankSpec
     from lrkv_plan.calibration.decode.fused_low_rank import FusedLowRank
     from lrkv_plan.calibration.decode.step import build_step
-    from lrkv_plan.specs.attention_families import LowRankSpec
 
     spec = LowRankSpec(**case["spec"])
     shape = {"model_dim": 32, "batch_size": 1, "context_tokens": 40} | case.get("shape", {})
@@ -39,10 +39,10 @@ def by_hand() -> list[float]:
     """Two tokens of one head of width 2 and rank 1; see the test for the arithmetic."""
     import torch
 
+    from lrkv_plan.attention.families.low_rank import LowRankSpec
     from lrkv_plan.calibration.decode.attend import StepInputs
     from lrkv_plan.calibration.decode.fused_low_rank import FusedLowRank
     from lrkv_plan.calibration.decode.step import build_step
-    from lrkv_plan.specs.attention_families import LowRankSpec
 
     spec = LowRankSpec(n_heads=1, head_dim=2, rank=1)
     step = build_step("lrkv/factored", spec, model_dim=4, batch_size=1, context_tokens=2)

@@ -8,11 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from lrkv_plan.calibration.decode_fit import DEVICE_PRIORS, Scale
-from lrkv_plan.calibration.decode_samples import ROLES, DecodeSample, SampleFile
 from lrkv_plan.calibration.fit import predicted_s
-from lrkv_plan.calibration.points import as_arrays, measured_points
-from lrkv_plan.calibration.run_info import SAMPLES_FILE, RunInfo, write_run_info
+from lrkv_plan.calibration.path_fit import DEVICE_PRIORS, Scale
+from lrkv_plan.calibration.run import SAMPLES_FILE, RunInfo, write_run_info
+from lrkv_plan.calibration.samples import (
+    ROLES,
+    DecodeSample,
+    SampleFile,
+    as_arrays,
+    measured_points,
+)
 
 SCALE = Scale(bandwidth=10e9, peak=100e9, peak_name="fp32")  # the ridge is 10 FLOP per byte
 TRUE = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lrkv_plan.calibration.bands import band, n_independent
+from lrkv_plan.calibration.fit import band, n_independent
 
 
 def test_rows_that_err_together_count_once() -> None:

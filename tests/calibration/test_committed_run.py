@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lrkv_plan.calibration.calibrated_profile import kernel_entries
-from lrkv_plan.calibration.decode_samples import read_samples
-from lrkv_plan.calibration.fit_run import FitResult, fit_run
-from lrkv_plan.specs.loader import load_hardware
+from lrkv_plan.calibration.fit_result import FitResult
+from lrkv_plan.calibration.fit_run import fit_run
+from lrkv_plan.calibration.profile import kernel_entries
+from lrkv_plan.calibration.samples import read_samples
+from lrkv_plan.loader import load_hardware
 
 FOLDER = Path(__file__).parent.parent.parent / "reports" / "calibration-cpu"
 

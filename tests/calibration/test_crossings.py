@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lrkv_plan.calibration.crossings import crossings_of, describe, timed_crossings
-from lrkv_plan.calibration.decode_samples import DecodeSample
-from lrkv_plan.calibration.points import measured_points
+from lrkv_plan.calibration.fit_run import crossings_of, describe, timed_crossings
+from lrkv_plan.calibration.samples import DecodeSample, measured_points
 from tests.calibration.made_up_run import planned
 
 CONTEXTS = (100, 1000, 10_000)

@@ -10,13 +10,7 @@ from typing import Any
 
 import pytest
 
-from lrkv_plan.calibration.decode_samples import (
-    COLUMNS,
-    DecodeSample,
-    SampleFile,
-    by_point,
-    read_samples,
-)
+from lrkv_plan.calibration.samples import COLUMNS, DecodeSample, SampleFile, by_point, read_samples
 from lrkv_plan.errors import CalibrationError
 
 SAMPLE = DecodeSample(

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lrkv_plan.calibration.drift import log_drift
-from lrkv_plan.calibration.points import measured_points, noise
+from lrkv_plan.calibration.samples import log_drift, measured_points, noise
 from tests.calibration.test_decode_samples import SAMPLE
 
 

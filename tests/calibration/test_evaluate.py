@@ -10,13 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from lrkv_plan import load_hardware
-from lrkv_plan.calculators.kernel_lookup import kernel_model
-from lrkv_plan.calculators.kernel_time import grouped_work, kernel_time
 from lrkv_plan.calibration.evaluate import evaluate
 from lrkv_plan.cli.app import app
 from lrkv_plan.errors import CalibrationError, SpecError
+from lrkv_plan.latency.kernel import grouped_work, kernel_model, kernel_time
+from lrkv_plan.loader import load_all_hardware
 from lrkv_plan.specs.hardware import HardwareProfile
-from lrkv_plan.specs.loader import load_all_hardware
 
 L4 = load_hardware("l4")
 

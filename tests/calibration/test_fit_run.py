@@ -8,25 +8,21 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("scipy")
-
 from typer.testing import CliRunner, Result
 
 from lrkv_plan import load_hardware
-from lrkv_plan.calibration.fit_run import FitResult, fit_run
-from lrkv_plan.calibration.points import measured_points, noise, quantile
-from lrkv_plan.calibration.run_info import (
-    RunInfo,
-    largest_share,
-    read_run_info,
-    write_run_info,
-)
+from lrkv_plan.calibration.fit_result import FitResult
+from lrkv_plan.calibration.fit_run import fit_run
+from lrkv_plan.calibration.run import RunInfo, largest_share, read_run_info, write_run_info
+from lrkv_plan.calibration.samples import measured_points, noise, quantile
 from lrkv_plan.cli.app import app
 from lrkv_plan.errors import CalibrationError
-from lrkv_plan.report.calibration_files import written_files
+from lrkv_plan.report.views.calibration import written_files
 from lrkv_plan.specs.hardware import HardwareProfile
 from tests.calibration.made_up_run import INFO, TRUE, planned, timed, written
+
+pytest.importorskip("scipy")
+
 
 PATHS = (("lrkv/factored", "low_rank"), ("grouped/plain", "grouped"), ("grouped/sdpa", "grouped"))
 

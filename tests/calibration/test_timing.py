@@ -9,13 +9,14 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+import torch
+
+from lrkv_plan.calibration import machine
+from lrkv_plan.calibration import machine as timing
+from lrkv_plan.calibration.machine import CpuStopwatch, CudaStopwatch, best_rate
 
 pytest.importorskip("torch")
 
-import torch
-
-from lrkv_plan.calibration import machine, timing
-from lrkv_plan.calibration.timing import CpuStopwatch, CudaStopwatch, best_rate
 
 CLOCK = {"now": 0.0}
 

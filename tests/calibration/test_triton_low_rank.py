@@ -13,15 +13,20 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
-
-from lrkv_plan.calibration.decode.fused_low_rank import FusedLowRank, fused_is_available
-from lrkv_plan.calibration.decode.fused_tiling import block_constants, tiling
+from lrkv_plan.attention.families.low_rank import LowRankSpec
+from lrkv_plan.calibration.decode.fused_low_rank import (
+    FusedLowRank,
+    block_constants,
+    fused_is_available,
+    tiling,
+)
 from lrkv_plan.calibration.decode.paths import PATHS
 from lrkv_plan.calibration.decode.step import build_step
 from lrkv_plan.calibration.triton_gate import is_interpreting, triton_is_installed
 from lrkv_plan.errors import CalibrationError, UsageError
-from lrkv_plan.specs.attention_families import LowRankSpec
+
+pytest.importorskip("torch", reason="torch is not installed")
+
 
 needs_triton = pytest.mark.skipif(
     not triton_is_installed(), reason="triton is not installed (Linux: pip install triton)"

@@ -5,23 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 from lrkv_plan import load_model
 from lrkv_plan.calibration import validate as module
 from lrkv_plan.calibration.validate import (
     ValidatedPoint,
+    changed_shapes,
     failure,
+    model_shapes,
     outside_allowed,
     validate_model,
 )
-from lrkv_plan.calibration.validation_shapes import changed_shapes, model_shapes
 from lrkv_plan.errors import CalibrationError, PlacementError
-from lrkv_plan.specs.attention_text import swap_attention
-from lrkv_plan.specs.loader import load_hardware
+from lrkv_plan.loader import load_hardware
+from lrkv_plan.specs.design import swap_attention
+
+pytest.importorskip("torch")
+
 
 POINT = ValidatedPoint(
     attention="gqa:8", path="grouped/plain", kernel="grouped", dtype="fp32", batch_size=1,

@@ -12,8 +12,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from lrkv_plan.checkpoint import headers
-from lrkv_plan.checkpoint.headers import (
+from lrkv_plan.checkpoint import tensors as headers
+from lrkv_plan.checkpoint.tensors import (
     INDEX_NAME,
     checkpoint_weights,
     has_checkpoint,

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from lrkv_plan.checkpoint.headers import INDEX_NAME
-from lrkv_plan.checkpoint.projections import attention_layers
-from lrkv_plan.checkpoint.weight_names import layer_prefix
+from lrkv_plan.checkpoint.projections import attention_layers, layer_prefix
+from lrkv_plan.checkpoint.tensors import INDEX_NAME
 from lrkv_plan.errors import SpecError
 from tests.checkpoint.synthetic import (
     Array,

@@ -11,16 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lrkv_plan.calculators.cache_bytes import bytes_per_token
-from lrkv_plan.checkpoint.base_fit import FitOptions
-from lrkv_plan.checkpoint.greedy_ranks import RankChoices, greedy_ranks
+from lrkv_plan.attention.families.low_rank import LowRankOptions
 from lrkv_plan.checkpoint.inspection import LayerInspection, inspect_layers
 from lrkv_plan.checkpoint.projections import AttentionLayers, attention_layers
-from lrkv_plan.checkpoint.rank_plan import RankPlan, plan_frame, rank_plan
+from lrkv_plan.checkpoint.rank_plan import (
+    RankChoices,
+    RankPlan,
+    greedy_ranks,
+    plan_frame,
+    rank_plan,
+)
+from lrkv_plan.checkpoint.spectra import FitOptions
 from lrkv_plan.errors import PlanError, RequirementError, SpecError, UsageError
-from lrkv_plan.specs.loader import load_model
-from lrkv_plan.specs.low_rank_options import LowRankOptions
-from lrkv_plan.specs.writer import model_to_yaml
+from lrkv_plan.loader import load_model
+from lrkv_plan.memory.cache import bytes_per_token
+from lrkv_plan.specs.model import model_to_yaml
 from tests.checkpoint.synthetic import llama_folder, planted
 
 N_HEADS, HEAD_DIM, WIDTH = 4, 8, 32

@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lrkv_plan.checkpoint.base_fit import (
+from lrkv_plan.checkpoint.spectra import (
     FitOptions,
     best_base,
     exact_from_rank,
     fit_schedule,
     fitted_bases,
+    rank_keeping,
+    residual_spectrum,
     residuals,
 )
-from lrkv_plan.checkpoint.residual_spectra import rank_keeping, residual_spectrum
 from tests.checkpoint.synthetic import Array, planted
 
 

@@ -14,13 +14,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from lrkv_plan.audit.claim_files import CLAIM_FOLDER
-from lrkv_plan.audit.evaluate import audit_file
+from lrkv_plan.auditing.claim import CLAIM_FOLDER
+from lrkv_plan.auditing.evaluate import audit_file
 from lrkv_plan.cli.app import app
 from lrkv_plan.errors import SpecError
-from lrkv_plan.report.audit_views import audit_table
+from lrkv_plan.loader import shipped_files
 from lrkv_plan.report.tables import to_json
-from lrkv_plan.specs.loader import shipped_files
+from lrkv_plan.report.views.audit import audit_table
 from tests.conftest import only_notes
 
 RIGHT = {
@@ -173,7 +173,7 @@ ODD: list[Any] = [
 def test_three_hundred_damaged_files_end_in_one_clear_line_or_a_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lrkv_plan.audit.readings.MAX_TRIED", 10)
+    monkeypatch.setattr("lrkv_plan.auditing.readings.MAX_TRIED", 10)
     chance = random.Random(20_261_130)
     documents = [yaml.safe_load(path.read_text()) for path in shipped_files(CLAIM_FOLDER)]
     lines = []

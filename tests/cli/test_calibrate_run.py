@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import re
@@ -12,14 +13,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-pytest.importorskip("torch")
-
 from lrkv_plan.calibration import run as run_module
 from lrkv_plan.calibration import session
 from lrkv_plan.calibration.decode.step import DecodeStep
 from lrkv_plan.calibration.design import PlannedPoint
-from lrkv_plan.calibration.timing import TimedCalls
+from lrkv_plan.calibration.machine import TimedCalls
 from lrkv_plan.cli.app import app
+
+pytest.importorskip("torch")
+
 
 BASE = PlannedPoint(
     path="lrkv/factored", attention="lrkv:8", n_heads=8, head_dim=64, batch_size=1,
@@ -161,7 +163,7 @@ def test_a_yardstick_measured_too_low_is_refused(
 def test_a_forced_run_replaces_everything_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lrkv_plan.report import calibration_files
+    from lrkv_plan.report.views import calibration as calibration_files
 
     folder = tmp_path / "run"
     assert called("--output", str(folder)).exit_code == 0
@@ -264,8 +266,12 @@ def test_without_torch_one_line_says_how_to_install_it(
 ) -> None:
     from lrkv_plan.calibration import torch_gate
 
+    real = importlib.import_module
+
     def missing(name: str) -> object:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name)
 
     monkeypatch.setattr(torch_gate.importlib, "import_module", missing)
     done = CliRunner().invoke(app, command)

@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from lrkv_plan.checkpoint.inspection import inspect_layers
 from lrkv_plan.checkpoint.projections import attention_layers
 from lrkv_plan.cli.app import app
-from lrkv_plan.report.spectra_figure import spectra_figure
-from lrkv_plan.specs.loader import load_model
+from lrkv_plan.loader import load_model
+from lrkv_plan.report.views.inspect import spectra_figure
 from tests.checkpoint.synthetic import (
     llama_config,
     llama_folder,

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lrkv_plan.cli import report_folder
 from lrkv_plan.cli.app import app
 from lrkv_plan.errors import UsageError
-from lrkv_plan.report.report_files import is_report_path
+from lrkv_plan.report import folder as report_folder
+from lrkv_plan.report.folder import is_report_path
 
 
 def run(*arguments: str) -> Any:
@@ -128,9 +128,9 @@ def test_what_cannot_be_computed_is_named_beside_what_can(tmp_path: Path) -> Non
 
 
 def test_a_model_of_mixed_layers_gets_a_command_per_kind() -> None:
-    from lrkv_plan.cli.reference_reports import request_of
-    from lrkv_plan.report.parts_memory import cache_parts
-    from lrkv_plan.report.settled import settle
+    from lrkv_plan.cli.report import request_of
+    from lrkv_plan.report.model_report import cache_parts
+    from lrkv_plan.report.request import settle
     from lrkv_plan.report.tables import to_csv
 
     part = cache_parts(settle(request_of("gemma-4-31b", "h200")))[0]

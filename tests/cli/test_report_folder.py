@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lrkv_plan.cli import report_folder
-from lrkv_plan.cli.report_folder import check_folder, write_folder
 from lrkv_plan.errors import UsageError
+from lrkv_plan.report import folder as report_folder
+from lrkv_plan.report.folder import check_folder, write_folder
 
 FILES = {"report.md": b"new", "tables/a.csv": b"new"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import lrkv_plan.attention.families  # noqa: F401  (registers the families)
+import lrkv_plan.attention.registry  # noqa: F401  (registers the families)
 from lrkv_plan.specs.model import ModelSpec
 from tests.conftest import SOURCE
 

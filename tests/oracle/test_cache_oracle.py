@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrkv_plan.calculators.cache_bytes import (
+from lrkv_plan.errors import PlacementError
+from lrkv_plan.memory.cache import (
     bytes_per_token,
     cache_bytes,
     encoder_bytes_per_token,
@@ -15,9 +16,8 @@ from lrkv_plan.calculators.cache_bytes import (
     ratio_to_mha,
     state_bytes_per_sequence,
 )
-from lrkv_plan.calculators.cache_comparison import tensor_rows
-from lrkv_plan.errors import PlacementError
-from lrkv_plan.specs.workload import Workload
+from lrkv_plan.memory.side_by_side import tensor_rows
+from lrkv_plan.specs.deployment import Workload
 from tests.oracle import cache_count as oracle
 from tests.oracle.comparing import agree, spec_of
 from tests.oracle.draws import GPUS, KV_FORMATS, examples, models

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given
 
-from lrkv_plan.calculators.placement import try_placements
+from lrkv_plan.memory.placement import try_placements
 from tests.oracle import cache_count, placement_count
 from tests.oracle.comparing import agree, spec_of
 from tests.oracle.draws import GPUS, KV_FORMATS, examples, models

@@ -10,12 +10,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrkv_plan.calculators.population import account_population
-from lrkv_plan.engines.pool import Pool
-from lrkv_plan.engines.registry import engine_named, pool_of
 from lrkv_plan.errors import PlacementError
-from lrkv_plan.specs.engine_settings import EngineSettings
-from lrkv_plan.specs.serving import Parallelism
+from lrkv_plan.memory.population import account_population
+from lrkv_plan.serving.engine import engine_named, pool_of
+from lrkv_plan.serving.pool import Pool
+from lrkv_plan.specs.deployment import EngineSettings, Parallelism
 from tests.oracle import cache_count, pool_count, population_count
 from tests.oracle.comparing import agree, spec_of
 from tests.oracle.draws import GPUS, KV_FORMATS, examples, hybrids, models

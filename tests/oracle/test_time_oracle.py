@@ -10,16 +10,27 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lrkv_plan.calculators.attention_work import AttentionWork, attention_work, paths_of
-from lrkv_plan.calculators.crossover import Crossover, context_crossover, scanned_crossover
-from lrkv_plan.calculators.decode_work import arithmetic_ratio_to_mha, attention_multiply_adds
-from lrkv_plan.calculators.kernel_time import FORMS, KernelModel, kernel_time
-from lrkv_plan.calculators.step_model import step_model
-from lrkv_plan.calculators.step_time import StepModel, step_time
-from lrkv_plan.calculators.step_work import LinearWork, StepWork, linear_work, step_work
-from lrkv_plan.engines.comparing import at_rank, compare
 from lrkv_plan.errors import PlacementError, SpecError
-from lrkv_plan.specs.attention_text import swap_attention
+from lrkv_plan.latency.crossover import (
+    Crossover,
+    at_rank,
+    compare,
+    context_crossover,
+    scanned_crossover,
+)
+from lrkv_plan.latency.kernel import FORMS, KernelModel, kernel_time
+from lrkv_plan.latency.step import StepModel, step_model, step_time
+from lrkv_plan.latency.work import (
+    AttentionWork,
+    LinearWork,
+    StepWork,
+    attention_work,
+    linear_work,
+    paths_of,
+    step_work,
+)
+from lrkv_plan.memory.arithmetic import arithmetic_ratio_to_mha, attention_multiply_adds
+from lrkv_plan.specs.design import swap_attention
 from lrkv_plan.specs.hardware import HardwareProfile
 from tests.conftest import SOURCE
 from tests.oracle import cache_count, stage_weights, time_count, weight_count
@@ -248,7 +259,7 @@ def product_of(design: Plain) -> StepModel:
     c, gpus = design["all_reduce"], design["gpus"]
 
     def reduced(message: Any) -> tuple[Any, Any, Any]:
-        from lrkv_plan.calculators.allreduce_time import AllReduceModel, allreduce_time
+        from lrkv_plan.latency.all_reduce import AllReduceModel, allreduce_time
 
         model = AllReduceModel(n_gpus=gpus, **c, band90=(0.5, 2.0), basis="measured")
         call = allreduce_time(model, message)

@@ -7,15 +7,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrkv_plan.calculators.parameters import (
+from lrkv_plan.errors import PlacementError, PlanError
+from lrkv_plan.memory.weights import (
     kv_params_ratio_to_mha,
     matched_feed_forward,
     parameter_count,
+    weight_bytes_per_gpu,
 )
-from lrkv_plan.calculators.weights import weight_bytes_per_gpu
-from lrkv_plan.errors import PlacementError, PlanError
-from lrkv_plan.specs.attention_text import swap_attention
-from lrkv_plan.specs.serving import Parallelism
+from lrkv_plan.specs.deployment import Parallelism
+from lrkv_plan.specs.design import swap_attention
 from tests.oracle import cache_count, stage_weights, weight_count
 from tests.oracle.comparing import agree, spec_of
 from tests.oracle.draws import GPUS, examples, models

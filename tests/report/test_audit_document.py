@@ -11,18 +11,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lrkv_plan.audit.claim_files import claim_files, read_claims
+from lrkv_plan.auditing.claim import claim_files, read_claims
 from lrkv_plan.cli.app import app
-from lrkv_plan.report.audit_document import audit_document
-from lrkv_plan.report.audit_figures import SCORES
-from lrkv_plan.report.audit_views import INFERENCE
+from lrkv_plan.report.audit_report import SCORES, audit_document
 from lrkv_plan.report.document import Document, Part
 from lrkv_plan.report.figures import Figure, figure_rows
 from lrkv_plan.report.markdown import to_markdown
-from lrkv_plan.report.published_views import losses_table, scale_table
-from lrkv_plan.report.series.loss_by_size import loss_by_size
-from lrkv_plan.report.series.published import FACTS
+from lrkv_plan.report.series.published import FACTS, loss_by_size
 from lrkv_plan.report.tables import Table
+from lrkv_plan.report.views.audit import INFERENCE, losses_table, scale_table
 from lrkv_plan.specs.published import read_published_loss, read_published_scores
 
 LOSSES, PRINTED = read_published_loss(FACTS), read_published_scores(SCORES)

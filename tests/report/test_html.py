@@ -97,7 +97,7 @@ def test_hostile_text_stays_inside_the_data(hostile: Page) -> None:
 
 
 def test_a_name_in_the_data_cannot_end_its_block() -> None:
-    from lrkv_plan.report.slider_grid import GridAxis, GridDesign, Measure, SliderGrid
+    from lrkv_plan.report.explorer import GridAxis, GridDesign, Measure, SliderGrid
 
     axis = GridAxis(key="rank", label=ENDINGS, values=(0,), texts=(ENDINGS,), start=0)
     measure = Measure(key="k", title=ENDINGS, strides=(0, 0, 0), values=(1,), texts=(ENDINGS,))

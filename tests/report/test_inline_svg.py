@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lrkv_plan.report.figures import Axis, Figure, Panel, Role, Series
-from lrkv_plan.report.inline_svg import inline_svg
+from lrkv_plan.report.html import inline_svg
 from lrkv_plan.report.plots import picture
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report import panels
 from lrkv_plan.report.figures import Axis, Figure, Guide, Panel, Role, Series
-from lrkv_plan.report.label_places import Box, Label, places
+from lrkv_plan.report.labels import Box, Label, places
 from lrkv_plan.report.plots import DPI, SUFFIXES, WIDTHS_IN, drawn, picture
 
 LINES = tuple(

@@ -9,26 +9,24 @@ from typing import Any
 import pytest
 
 from lrkv_plan import load_hardware, load_model
-from lrkv_plan.calculators.attention_work import AttentionWork
-from lrkv_plan.calculators.comparison import designs
-from lrkv_plan.calculators.kernel_time import KernelModel
-from lrkv_plan.calculators.step_time import StepModel, step_time
-from lrkv_plan.calculators.step_work import LinearWork, StepWork
-from lrkv_plan.engines.answers import capacity_answers
-from lrkv_plan.engines.crossover_grid import column_labels, map_columns
-from lrkv_plan.engines.deployment import Deployment
-from lrkv_plan.engines.registry import engine_named
 from lrkv_plan.errors import UsageError
+from lrkv_plan.latency.crossover import column_labels, map_columns
+from lrkv_plan.latency.kernel import KernelModel
+from lrkv_plan.latency.step import StepModel, step_time
+from lrkv_plan.latency.work import AttentionWork, LinearWork, StepWork
+from lrkv_plan.memory.side_by_side import designs
 from lrkv_plan.report.figures import Figure, Role, Series, figure_rows, figure_table
-from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank
+from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank, rank_sweep
 from lrkv_plan.report.series.capacity import capacity_vs_context, default_contexts
 from lrkv_plan.report.series.crossovers import crossover_map
 from lrkv_plan.report.series.published import payload_vs_loss
-from lrkv_plan.report.series.rank_sweep import rank_sweep
 from lrkv_plan.report.series.roofline import roofline
 from lrkv_plan.report.series.steps import step_stack
 from lrkv_plan.report.tables import Format, render
-from lrkv_plan.specs.engine_settings import EngineSettings
+from lrkv_plan.serving.answers import capacity_answers
+from lrkv_plan.serving.deployment import Deployment
+from lrkv_plan.serving.engine import engine_named
+from lrkv_plan.specs.deployment import EngineSettings
 
 PAPER = load_model("lrkv-paper-2.5b")
 H100 = load_hardware("h100-sxm")

@@ -9,13 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 import lrkv_plan
-from lrkv_plan.cli import capacity_inputs
+from lrkv_plan.cli import options as capacity_inputs
 from lrkv_plan.cli.app import app
-from lrkv_plan.engines.latency import LatencyTarget
-from lrkv_plan.report.report_request import ReportRequest
-from lrkv_plan.report.settled import settle
-from lrkv_plan.report.slider_grid import Measure, SliderGrid, slider_grid
-from lrkv_plan.specs.loader import load_all_hardware
+from lrkv_plan.loader import load_all_hardware
+from lrkv_plan.report.explorer import Measure, SliderGrid, slider_grid
+from lrkv_plan.report.request import ReportRequest, settle
+from lrkv_plan.serving.load import LatencyTarget
 
 MODEL, GPU = "llama-3.2-1b", "h100-sxm"
 

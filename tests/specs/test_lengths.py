@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lrkv_plan.errors import SpecError, UsageError
-from lrkv_plan.specs import line_blocks
+from lrkv_plan.specs import lengths as line_blocks
 from lrkv_plan.specs.lengths import parse_percentiles, read_lengths
 
 

@@ -10,12 +10,7 @@ import pytest
 
 from lrkv_plan import load_hardware, load_model
 from lrkv_plan.errors import SpecError
-from lrkv_plan.specs.loader import (
-    HARDWARE_FOLDER,
-    MODEL_FOLDER,
-    load_all_hardware,
-    shipped_files,
-)
+from lrkv_plan.loader import HARDWARE_FOLDER, MODEL_FOLDER, load_all_hardware, shipped_files
 
 GOOD = """
 name: toy

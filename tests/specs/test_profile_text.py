@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from lrkv_plan.specs.kernels import KernelConstants
-from lrkv_plan.specs.profile_text import with_block
+from lrkv_plan.specs.hardware import KernelConstants, with_block
 
 ENTRY = KernelConstants(
     kernel="grouped", kv_dtype="bf16", form="no_split", t0_s=1.2e-5, beta=0.9, phi=0.6,

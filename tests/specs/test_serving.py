@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lrkv_plan.errors import PlacementError, SpecError
-from lrkv_plan.specs.serving import Parallelism, pipeline_stages
-from lrkv_plan.specs.weight_formats import weight_format
+from lrkv_plan.formats import weight_format
+from lrkv_plan.specs.deployment import Parallelism, pipeline_stages
 
 
 @pytest.mark.parametrize(

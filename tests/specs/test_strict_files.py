@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lrkv_plan.documents import read_json, read_yaml
 from lrkv_plan.errors import SpecError
-from lrkv_plan.specs.strict_files import read_json, read_yaml
 
 
 def write(tmp_path: Path, text: str | bytes, name: str = "file.yaml") -> Path:

@@ -6,11 +6,14 @@ from fractions import Fraction
 
 import pytest
 
+from lrkv_plan.attention.families.grouped import GroupedSpec
+from lrkv_plan.attention.families.latent import LatentSpec
+from lrkv_plan.attention.families.low_rank import LowRankSpec
+from lrkv_plan.attention.registry import parse_attention
+from lrkv_plan.attention.spec import Backbone
 from lrkv_plan.errors import SpecError, UsageError
-from lrkv_plan.specs.attention import Backbone
-from lrkv_plan.specs.attention_families import GroupedSpec, LatentSpec, LowRankSpec
-from lrkv_plan.specs.attention_text import design_label, parse_attention, swap_attention
-from lrkv_plan.specs.budget_text import Budget, parse_budget
+from lrkv_plan.specs.budget import Budget, parse_budget
+from lrkv_plan.specs.design import design_label, swap_attention
 from lrkv_plan.specs.model import ModelSpec
 from tests.conftest import make_model
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lrkv_plan.errors import SpecError
-from lrkv_plan.specs.traces import read_trace
+from lrkv_plan.specs.lengths import read_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

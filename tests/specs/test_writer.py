@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from lrkv_plan.specs.attention_text import swap_attention
-from lrkv_plan.specs.huggingface import import_config
-from lrkv_plan.specs.loader import load_model, shipped_files
-from lrkv_plan.specs.model import ModelSpec
-from lrkv_plan.specs.writer import model_to_yaml
-from tests.specs.test_huggingface import CASES, expanded
+from lrkv_plan.huggingface import import_config
+from lrkv_plan.loader import load_model, shipped_files
+from lrkv_plan.specs.design import swap_attention
+from lrkv_plan.specs.model import ModelSpec, model_to_yaml
+from tests.huggingface.test_huggingface import CASES, expanded
 
 SHIPPED = shipped_files("model_specs")
 

@@ -7,14 +7,65 @@ T sum(w copies) cached ones, so this costs little, and it keeps rounding of larg
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.calibration.decode.cache import Cache
-from lrkv_plan.calibration.decode.masks import ScanMask
-from lrkv_plan.specs.attention import AttentionSpec
+from lrkv_plan.errors import UsageError
+
+
+class ScanMask:
+    """Rows hidden from a query: those beyond the sequence's end, and newer query tokens' own.
+
+    The last ``new_tokens`` cached rows of a sequence belong to the query tokens themselves, so that
+    query i of q sees ``length - new_tokens + i + 1`` rows. With ``new_tokens`` 0 (a shard of older
+    tokens) every query sees all rows. Only the tail that some query cannot see is ever touched.
+
+    Raises
+    ------
+    UsageError
+        If a sequence has fewer rows than new tokens.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        query_tokens: int,
+        device: torch.device,
+        new_tokens: int | None = None,
+    ) -> None:
+        new = query_tokens if new_tokens is None else new_tokens
+        if min(lengths) < new:
+            raise UsageError(
+                f"context_tokens {min(lengths)}: the {new} query tokens have rows of their own "
+                "in the cache, so it must be at least that many"
+            )
+        ages = torch.arange(query_tokens) - query_tokens + 1 if new else torch.zeros(query_tokens)
+        self.visible = torch.tensor(lengths)[:, None] + ages.long()  # (B, q)
+        self.longest = max(lengths)
+        self.first_hidden = int(self.visible.min())
+        tail = torch.arange(self.first_hidden, self.longest)
+        self._hidden = (tail >= self.visible[:, None, :, None]).to(device)
+
+    @property
+    def hides_nothing(self) -> bool:
+        """Whether every query sees every row."""
+        return self.first_hidden >= self.longest
+
+    def apply_(self, scores: torch.Tensor) -> None:
+        """Set hidden entries of (B, H, q, T) to minus infinity, in place."""
+        if not self.hides_nothing:
+            scores[..., self.first_hidden :].masked_fill_(self._hidden, -torch.inf)
+
+    def allowed(self) -> torch.Tensor | None:
+        """(B, 1, q, T), true where visible; None where nothing is hidden."""
+        if self.hides_nothing:
+            return None
+        rows = torch.arange(self.longest)
+        return (rows < self.visible[:, None, :, None]).to(self._hidden.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,3 +195,71 @@ def merge_partial(
     shares = (sums - total).exp()
     merged = (shares[..., None] * torch.stack(tuple(outputs))).sum(dim=0)
     return merged if sinks is None else with_sinks(merged, total, sinks)
+
+
+# fp32 scalars of a converted chunk: 1 MiB. Smaller ones pay for their calls, larger ones leave L2.
+CHUNK_SCALARS = 1 << 18
+
+
+def on_cpu(device: torch.device) -> bool:
+    """Whether half-precision rows are converted by chunks; elsewhere products take them as are."""
+    return device.type == "cpu"
+
+
+def compute_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype of queries and layer weights: fp32 on a CPU, the rows' own on CUDA."""
+    return torch.float32 if on_cpu(device) else dtype
+
+
+def add_scores(query: torch.Tensor, rows: torch.Tensor, out: torch.Tensor, *, beta: int) -> None:
+    """``out = beta out + query rows^T`` for query (N, M, w), rows (N, T, w), out fp32 (N, M, T)."""
+    if rows.dtype == torch.float32:
+        torch.baddbmm(out, query, rows.transpose(1, 2), beta=beta, out=out)
+    elif on_cpu(rows.device):
+        for heads, tokens, chunk in _chunks(rows):
+            part = out[heads, :, tokens]
+            torch.baddbmm(part, query[heads], chunk.transpose(1, 2), beta=beta, out=part)
+    else:
+        _add_wide(query, rows.transpose(1, 2), out, beta)
+
+
+def add_mix(weights: torch.Tensor, rows: torch.Tensor, out: torch.Tensor, *, beta: int) -> None:
+    """``out = beta out + weights rows``: weights fp32 (N, M, T), rows (N, T, w), out (N, M, w)."""
+    if rows.dtype == torch.float32:
+        torch.baddbmm(out, weights, rows, beta=beta, out=out)
+    elif on_cpu(rows.device):
+        for heads, tokens, chunk in _chunks(rows):
+            part = out[heads]
+            kept = beta if tokens.start == 0 else 1
+            torch.baddbmm(part, weights[heads, :, tokens], chunk, beta=kept, out=part)
+    else:
+        _add_wide(weights.to(rows.dtype), rows, out, beta)
+
+
+def per_head(tensor: torch.Tensor, maps: torch.Tensor) -> torch.Tensor:
+    """(B, H, q, a) times one (a, c) map per head, (H, a, c), read once for the whole batch."""
+    batch, heads, n_query, _ = tensor.shape
+    stacked = tensor.to(maps.dtype).transpose(0, 1).reshape(heads, batch * n_query, -1)
+    mapped = torch.bmm(stacked, maps).view(heads, batch, n_query, -1)
+    return mapped.transpose(0, 1).contiguous()
+
+
+def _add_wide(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, beta: int) -> None:
+    """Half-precision product with an fp32 result, which torch offers on CUDA."""
+    product = torch.bmm(left, right, out_dtype=torch.float32)
+    out.copy_(product) if beta == 0 else out.add_(product)
+
+
+def _chunks(rows: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+    """Rows (N, T, w) by parts in fp32, in one buffer: whole heads while several fit."""
+    n_heads, n_tokens, width = rows.shape
+    heads_each = max(1, min(n_heads, CHUNK_SCALARS // max(1, n_tokens * width)))
+    tokens_each = min(n_tokens, max(16, CHUNK_SCALARS // width))
+    buffer = torch.empty(heads_each * tokens_each * width, dtype=torch.float32)
+    for head in range(0, n_heads, heads_each):
+        n = min(heads_each, n_heads - head)
+        for token in range(0, n_tokens, tokens_each):
+            t = min(tokens_each, n_tokens - token)
+            heads, tokens = slice(head, head + n), slice(token, token + t)
+            chunk = buffer[: n * t * width].view(n, t, width)
+            yield heads, tokens, chunk.copy_(rows[heads, tokens])

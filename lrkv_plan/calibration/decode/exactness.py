@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
+from lrkv_plan.attention.families.grouped import GroupedSpec
+from lrkv_plan.attention.families.latent import LatentSpec
+from lrkv_plan.attention.families.low_rank import LowRankSpec
+from lrkv_plan.attention.spec import AttentionSpec, divisors_of
 from lrkv_plan.calibration.decode.paths import paths_for
 from lrkv_plan.calibration.decode.step import DecodeStep, build_step
-from lrkv_plan.specs.attention import AttentionSpec
-from lrkv_plan.specs.attention_families import GroupedSpec, LatentSpec, LowRankSpec, divisors_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,13 @@ from __future__ import annotations
 import torch
 from typing_extensions import override
 
-from lrkv_plan.calibration.decode.attend import Attention, ScoredAttention, StepInputs
-from lrkv_plan.calibration.decode.products import add_mix, add_scores
+from lrkv_plan.calibration.decode.attend import (
+    Attention,
+    ScoredAttention,
+    StepInputs,
+    add_mix,
+    add_scores,
+)
 
 
 class GroupedAttention(ScoredAttention):

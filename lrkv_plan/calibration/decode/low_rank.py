@@ -10,8 +10,13 @@ from __future__ import annotations
 import torch
 from typing_extensions import override
 
-from lrkv_plan.calibration.decode.attend import ScoredAttention, StepInputs
-from lrkv_plan.calibration.decode.products import add_mix, add_scores, per_head
+from lrkv_plan.calibration.decode.attend import (
+    ScoredAttention,
+    StepInputs,
+    add_mix,
+    add_scores,
+    per_head,
+)
 
 
 class FactoredLowRank(ScoredAttention):

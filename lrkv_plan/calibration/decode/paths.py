@@ -6,21 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from lrkv_plan.attention.families.grouped import GroupedSpec
+from lrkv_plan.attention.families.latent import LatentSpec
+from lrkv_plan.attention.families.low_rank import LowRankSpec
 from lrkv_plan.attention.layout import AttentionLayout, DecodeWork
+from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.calibration.decode import reference, weights
 from lrkv_plan.calibration.decode.attend import Attention, StepInputs
-from lrkv_plan.calibration.decode.expanded import (
-    ExpandedLatent,
-    ExpandedLowRank,
-    RotatedLowRank,
-)
+from lrkv_plan.calibration.decode.expanded import ExpandedLatent, ExpandedLowRank, RotatedLowRank
 from lrkv_plan.calibration.decode.fused_low_rank import FusedLowRank, fused_is_available
 from lrkv_plan.calibration.decode.grouped import FusedAttention, GroupedAttention
 from lrkv_plan.calibration.decode.latent import AbsorbedLatent
 from lrkv_plan.calibration.decode.low_rank import FactoredLowRank
 from lrkv_plan.errors import UsageError, did_you_mean, shown
-from lrkv_plan.specs.attention import AttentionSpec
-from lrkv_plan.specs.attention_families import GroupedSpec, LatentSpec, LowRankSpec
 
 Applies = Callable[[Any], bool]
 Build = Callable[[StepInputs], Attention]

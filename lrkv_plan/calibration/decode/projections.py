@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import torch
 
+from lrkv_plan.attention.families.grouped import GroupedSpec
+from lrkv_plan.attention.families.latent import LatentSpec
+from lrkv_plan.attention.families.low_rank import LowRankSpec
+from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.calibration.decode.rotary import angles, frequencies, rotate
 from lrkv_plan.calibration.decode.weights import Draw, Weights
-from lrkv_plan.specs.attention import AttentionSpec
-from lrkv_plan.specs.attention_families import GroupedSpec, LatentSpec, LowRankSpec
 
 RMS_EPSILON = 1e-6
 Rows = dict[str, torch.Tensor]

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import torch
 
+from lrkv_plan.attention.families.latent import LatentSpec
+from lrkv_plan.attention.families.low_rank import LowRankSpec
 from lrkv_plan.calibration.decode.attend import StepInputs
 from lrkv_plan.calibration.decode.rotary import angles, frequencies, rotate, unrotate
-from lrkv_plan.specs.attention_families import LatentSpec, LowRankSpec
 
 # (inputs, sequence, head) -> keys (T, key width), values (T, v_head_dim), in float64
 HeadRows = Callable[[StepInputs, int, int], tuple[torch.Tensor, torch.Tensor]]

@@ -9,20 +9,18 @@ from typing import Any
 
 import torch
 
-from lrkv_plan.attention.families import layout_of
-from lrkv_plan.calculators.attention_work import AttentionWork, attention_work
-from lrkv_plan.calculators.cache_bytes import cache_bytes
-from lrkv_plan.calibration.decode.attend import Attention, StepInputs
-from lrkv_plan.calibration.decode.masks import ScanMask
+from lrkv_plan.attention.registry import layout_of
+from lrkv_plan.attention.spec import AttentionSpec
+from lrkv_plan.calibration.decode.attend import Attention, ScanMask, StepInputs, compute_dtype
+from lrkv_plan.calibration.decode.cache import build_cache
 from lrkv_plan.calibration.decode.paths import DecodePath, path_named
-from lrkv_plan.calibration.decode.products import compute_dtype
 from lrkv_plan.calibration.decode.reference import reference_attention
-from lrkv_plan.calibration.decode.storage import build_cache
 from lrkv_plan.calibration.decode.weights import drawing
 from lrkv_plan.calibration.torch_gate import resolve_device, torch_dtype
 from lrkv_plan.errors import UsageError
-from lrkv_plan.specs.attention import AttentionSpec
-from lrkv_plan.specs.base import Source
+from lrkv_plan.latency.work import AttentionWork, attention_work
+from lrkv_plan.memory.cache import cache_bytes
+from lrkv_plan.schema import Source
 from lrkv_plan.specs.model import LayerGroup, ModelSpec
 from lrkv_plan.units import FLOPS_PER_MULTIPLY_ADD
 
@@ -103,7 +101,7 @@ def build_step(
 
     Examples
     --------
-    >>> from lrkv_plan.specs.attention_families import LowRankSpec
+    >>> from lrkv_plan.attention.families.low_rank import LowRankSpec
     >>> spec = LowRankSpec(n_heads=6, head_dim=16, rank=5)
     >>> step = build_step(
     ...     "lrkv/factored", spec, model_dim=96, batch_size=2, context_tokens=100)

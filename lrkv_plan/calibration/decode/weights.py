@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
 
+from lrkv_plan.attention.families.grouped import GroupedSpec
+from lrkv_plan.attention.families.latent import LatentSpec
+from lrkv_plan.attention.families.low_rank import LowRankSpec
 from lrkv_plan.attention.layout import AttentionLayout
-from lrkv_plan.calibration.decode.noise import normal
-from lrkv_plan.specs.attention_families import GroupedSpec, LatentSpec, LowRankSpec
+
+BLOCK_SCALARS = 1_048_583
+
+
+@functools.lru_cache(maxsize=1)
+def _block() -> torch.Tensor:
+    return torch.randn(BLOCK_SCALARS, generator=torch.Generator().manual_seed(0))
+
+
+def fill_normal(tensor: torch.Tensor, generator: torch.Generator) -> None:
+    """Fill a contiguous tensor of any dtype and device with numbers of N(0, 1)."""
+    block = _block().to(tensor.device, tensor.dtype)
+    start = int(torch.randint(BLOCK_SCALARS, (1,), generator=generator))
+    flat, done = tensor.view(-1), 0
+    while done < flat.numel():
+        piece = block[start : start + flat.numel() - done]
+        flat[done : done + piece.numel()].copy_(piece)
+        done, start = done + piece.numel(), 0
+
+
+def normal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """A new fp32 tensor of N(0, 1) on the CPU."""
+    tensor = torch.empty(shape)
+    fill_normal(tensor, generator)
+    return tensor
+
 
 Weights = dict[str, torch.Tensor]
 # A shape and the number of summed terms: a map of entries N(0, 1 / terms).

@@ -51,9 +51,13 @@ def run(group: Group, options: Options) -> str:
         On all workers alike; ``CalibrationError`` also where results or bytes are wrong, or the fit
         was refused, after the report was written.
     """
-    from lrkv_plan.calibration.tensor_parallel.measure import measure, progress_of
-    from lrkv_plan.calibration.tensor_parallel.report import to_markdown
-    from lrkv_plan.calibration.tensor_parallel.writing import check_output, write
+    from lrkv_plan.calibration.tensor_parallel.measure import (
+        check_output,
+        measure,
+        progress_of,
+        to_markdown,
+        write,
+    )
 
     group.first_does(lambda: check_output(options, group.device))
     found = measure(group, options, progress_of(options, group.index))

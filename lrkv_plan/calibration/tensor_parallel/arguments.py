@@ -11,12 +11,11 @@ from typing import Any, NoReturn
 
 from typing_extensions import override
 
-from lrkv_plan.attention.families import layout_of
-from lrkv_plan.calculators.placement import POLICIES
+from lrkv_plan.attention.registry import layout_of, parse_attention
+from lrkv_plan.attention.spec import AttentionSpec, Backbone
 from lrkv_plan.calibration.torch_gate import DEVICES, TORCH_DTYPES
 from lrkv_plan.errors import UsageError, did_you_mean, shown
-from lrkv_plan.specs.attention import AttentionSpec, Backbone
-from lrkv_plan.specs.attention_text import parse_attention
+from lrkv_plan.memory.placement import POLICIES
 from lrkv_plan.units import parse_bytes, parse_tokens
 
 MAX_WIDTH = 1 << 20

@@ -1,29 +1,342 @@
-"""The whole measurement, as every worker goes through it."""
+"""Tensor-parallel measurements: all-reduces and sharded steps, written with what was predicted."""
 
 from __future__ import annotations
 
+import csv
+import datetime as dt
+import io
+import json
+import math
+import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from lrkv_plan.calculators.cache_bytes import bytes_per_token
+import torch
+
 from lrkv_plan.calibration.decode.paths import path_named
-from lrkv_plan.calibration.machine import describe, free_bytes, load_average, stopwatch_of
-from lrkv_plan.calibration.tensor_parallel import all_reduce
+from lrkv_plan.calibration.fit import band
+from lrkv_plan.calibration.folder_lock import alone
+from lrkv_plan.calibration.machine import (
+    N_YARDSTICKS,
+    describe,
+    free_bytes,
+    load_average,
+    measured_peaks,
+    stopwatch_of,
+)
+from lrkv_plan.calibration.profile import profile_of_device
+from lrkv_plan.calibration.run import RUN_FILE, SAMPLES_FILE, RunInfo, write_run_info, yardsticks
+from lrkv_plan.calibration.table_fit import AllReduceFit, AllReduceSamples, fit_allreduce
 from lrkv_plan.calibration.tensor_parallel.arguments import Options
-from lrkv_plan.calibration.tensor_parallel.group import Group
-from lrkv_plan.calibration.tensor_parallel.local_step import Case
-from lrkv_plan.calibration.tensor_parallel.profile import Link, base_profile
-from lrkv_plan.calibration.tensor_parallel.sharded_decode import (
+from lrkv_plan.calibration.tensor_parallel.group import Group, Repeats, time_together
+from lrkv_plan.calibration.tensor_parallel.sharded import (
+    TOLERANCE,
+    Case,
     PolicyResult,
+    append_samples,
+    device_name,
     policies_of,
     run_case,
+    shares_of,
 )
-from lrkv_plan.calibration.tensor_parallel.shares import shares_of
+from lrkv_plan.calibration.torch_gate import TORCH_DTYPES, require_torch, torch_dtype
+from lrkv_plan.calibration.whole_folder import made, write_together
+from lrkv_plan.documents import read_yaml
 from lrkv_plan.errors import CalibrationError, UsageError
+from lrkv_plan.files import write_whole
+from lrkv_plan.latency.all_reduce import AllReduceModel, allreduce_time
+from lrkv_plan.loader import find_hardware, load_all_hardware
+from lrkv_plan.memory.cache import bytes_per_token
+from lrkv_plan.schema import validate
+from lrkv_plan.specs.hardware import AllReduceConstants, HardwareProfile, with_block
 from lrkv_plan.units import GIB
+
+COLUMNS = (
+    "gpu", "library", "library_version", "kernel", "dtype", "n_gpus", "message_elems",
+    "latency_us", "message_bytes", "source", "source_version", "latency_min_us",
+    "latency_median_us", "n_repeats",
+)  # fmt: skip
+SMALLEST_BYTES = 1024
+LARGEST_BYTES = {"cpu": 8 << 20, "cuda": 64 << 20}
+AllReduceProgress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReducePoint:
+    """One message size in one format. [bytes]"""
+
+    dtype: str
+    n_workers: int
+    message_bytes: int
+    message_elements: int
+    repeats: Repeats
+
+
+def message_sizes(largest_bytes: int) -> list[int]:
+    """Sizes to measure, doubling from 1 KiB. [bytes]
+
+    Examples
+    --------
+    >>> message_sizes(4096)
+    [1024, 2048, 4096]
+    """
+    sizes = [SMALLEST_BYTES]
+    while 2 * sizes[-1] <= largest_bytes:
+        sizes.append(2 * sizes[-1])
+    return sizes
+
+
+def measure_all_reduce(
+    group: Group,
+    *,
+    dtypes: Sequence[str],
+    largest_bytes: int,
+    n_repeats: int,
+    n_rounds: int = 3,
+    progress: AllReduceProgress = lambda _: None,
+) -> list[AllReducePoint]:
+    """Every size in every format, ``n_repeats`` times in all, spread over ``n_rounds`` passes.
+
+    A disturbance that lasts shorter than a pass then spoils no size altogether.
+
+    Raises
+    ------
+    CalibrationError
+        If the workers' sums are wrong, or one of them is lost.
+    """
+    torch = require_torch()
+    found: dict[tuple[str, int], list[float]] = {}
+    for done in range(n_rounds):
+        for dtype in dtypes:
+            for size in message_sizes(largest_bytes):
+                progress(f"all-reduce {dtype}, {size:,} bytes, pass {done + 1} of {n_rounds}")
+                elements = size // torch_dtype(dtype).itemsize
+                message = torch.zeros(elements, dtype=torch_dtype(dtype), device=group.device)
+                if done == 0:
+                    check_sum(group, message)
+                each = -(-n_repeats // n_rounds)
+                timed = time_together(group, partial(group.all_reduce, message), n_repeats=each)
+                found.setdefault((dtype, elements), []).extend(timed.times_s)
+    return [
+        AllReducePoint(
+            dtype=dtype, n_workers=group.n_workers, message_elements=elements,
+            message_bytes=elements * torch_dtype(dtype).itemsize,
+            repeats=Repeats(times_s=tuple(times), on_gpu=group.on_gpu),
+        )
+        for (dtype, elements), times in found.items()
+    ]  # fmt: skip
+
+
+def check_sum(group: Group, message: torch.Tensor) -> None:
+    """Sum 1 to P over the workers, exact in every format up to P = 22; zero ``message`` again."""
+    n = group.n_workers
+    message.fill_(group.index + 1)
+    group.all_reduce(message)
+    wanted = n * (n + 1) // 2
+    is_right = (
+        abs(float(message.float().min()) / wanted - 1)
+        < 0.01
+        > abs(float(message.float().max()) / wanted - 1)
+    )
+    if not all(group.each(is_right)):
+        raise CalibrationError(f"the {group.backend} all-reduce of 1 to {n} is not {wanted}")
+    message.zero_()
+
+
+def measure_link(group: Group, *, n_bytes: int, n_repeats: int) -> float:
+    """Bytes per second from worker 0 to worker 1, one way, while the others wait. [bytes/s]
+
+    One large message there and one scalar back, the scalar's time not subtracted.
+    """
+    torch = require_torch()
+    message = torch.zeros(n_bytes // 4, dtype=torch.float32, device=group.device)
+    answer = torch.zeros(1, dtype=torch.float32, device=group.device)
+
+    def there_and_back() -> None:
+        if group.index == 0:
+            group.send(message, 1)
+            group.receive(answer, 1)
+        elif group.index == 1:
+            group.receive(message, 0)
+            group.send(answer, 0)
+
+    timed = time_together(group, there_and_back, n_repeats=n_repeats)
+    return n_bytes / timed.estimate_s
+
+
+def fit_points(
+    points: Sequence[AllReducePoint], dtype: str, link_bytes_per_s: float
+) -> AllReduceFit:
+    """The all-reduce model's constants from the points of one format.
+
+    Raises
+    ------
+    CalibrationError
+        If scipy is missing or the points are too few.
+    """
+    chosen = [p for p in points if p.dtype == dtype]
+    try:
+        import numpy as np
+
+        samples = AllReduceSamples(
+            message_bytes=np.array([float(p.message_bytes) for p in chosen]),
+            time_s=np.array([p.repeats.estimate_s for p in chosen]),
+            n_gpus=chosen[0].n_workers if chosen else 0,
+            link_bytes_per_s=link_bytes_per_s,
+        )
+        return fit_allreduce(samples)
+    except ModuleNotFoundError as error:
+        raise CalibrationError(
+            f"{error.name} is not installed: the fit needs it; "
+            "install it with: pip install 'lrkv-plan[calibrate]'"
+        ) from None
+
+
+def as_csv(points: Sequence[AllReducePoint], *, gpu: str, backend: str, version: str) -> str:
+    """The points with the columns of published all-reduce tables, and both estimators. [us]"""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for point in points:
+        times = point.repeats
+        estimates = (times.estimate_s, times.least_s, times.median_s)
+        shown_us, least_us, median_us = (f"{1e6 * t:.3f}" for t in estimates)
+        writer.writerow((
+            gpu, backend, version, f"torch.distributed/{backend}",
+            TORCH_DTYPES[point.dtype], point.n_workers, point.message_elements,
+            shown_us, point.message_bytes, "lrkv-plan", version, least_us, median_us,
+            len(times.times_s),
+        ))  # fmt: skip
+    return text.getvalue()
+
+
+MAX_MEDIAN_ERROR = 0.25  # of sizes left out; a worse fit is not written into a profile
+COMMENT = "measured by lrkv_plan.calibration.tensor_parallel; see specs/kernels.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """The rate that efficiencies refer to, per direction. [bytes/s]"""
+
+    bytes_per_s: float
+    name: str
+    is_measured: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Where an entry's figures come from."""
+
+    n_workers: int
+    backend: str
+    torch_version: str
+    device_name: str
+    date: str
+    n_points: int
+    largest_bytes: int
+    remark: str | None = None
+
+
+def errors_of(fit: AllReduceFit) -> tuple[float, float]:
+    """Median and 90th percentile of |measured / predicted - 1| on sizes left out."""
+    import numpy as np
+
+    shares = np.abs(np.expm1(fit.left_out))
+    return float(np.median(shares)), float(np.quantile(shares, 0.9))
+
+
+def model_of(fit: AllReduceFit, n_workers: int, link: Link) -> AllReduceModel:
+    """The fitted constants, ready to predict with."""
+    return AllReduceModel(
+        n_gpus=n_workers, t0_s=fit.constants["t0_s"],
+        link_bytes_per_s=fit.constants["link_efficiency"] * link.bytes_per_s,
+        two_shot_s=fit.constants.get("two_shot_s"), band90=band(fit.left_out), basis="measured",
+    )  # fmt: skip
+
+
+def entry_of(fit: AllReduceFit, measured: Measured) -> AllReduceConstants:
+    """The profile's entry.
+
+    Raises
+    ------
+    CalibrationError
+        If sizes left out were predicted worse than ``MAX_MEDIAN_ERROR``.
+    """
+    median, p90 = errors_of(fit)
+    if median > MAX_MEDIAN_ERROR:
+        raise CalibrationError(
+            f"the all-reduce fit is off by {median:.0%} in the median on sizes left out, above "
+            f"{MAX_MEDIAN_ERROR:.0%}, so no profile is written; measure on a quiet machine, with "
+            "no more workers than free cores"
+        )
+    low, high = band(fit.left_out)
+    return AllReduceConstants(
+        n_gpus=measured.n_workers,
+        **{k: float(f"{v:.4g}") for k, v in fit.constants.items()},
+        backend=f"torch.distributed/{measured.backend}",
+        backend_version=measured.torch_version,
+        max_message_bytes=measured.largest_bytes,
+        identified=fit.identified,
+        n_points=measured.n_points,
+        held_out_by="rows",
+        held_out_median_error=round(median, 4),
+        held_out_p90_error=round(p90, 4),
+        band90=(round(low, 4), round(high, 4)),
+        source=f"measured on {measured.device_name}, {measured.date}",
+        licence="own measurement",
+        remark=measured.remark,
+    )
+
+
+def base_profile(argument: str | None, device: torch.device) -> tuple[HardwareProfile, Path] | None:
+    """The profile that the entry is added to, and its file.
+
+    The given one; on a CPU the shipped one; the shipped one of the GPU by its name; else None.
+
+    Raises
+    ------
+    SpecError
+        If there is no such profile.
+    """
+    if argument is None and device.type == "cuda":
+        own = profile_of_device(device_name(device), load_all_hardware())
+        argument = own.name if own else None
+    elif argument is None:
+        argument = "cpu"
+    return None if argument is None else find_hardware(argument)
+
+
+def calibrated_name(path: Path) -> str:
+    """File name of the copy; not that of the kernel fit's own profile, which may lie beside it.
+
+    Examples
+    --------
+    >>> calibrated_name(Path("run/h200.calibrated.yaml"))
+    'h200.allreduce.yaml'
+    """
+    return f"{path.stem.removesuffix('.calibrated').removesuffix('.allreduce')}.allreduce.yaml"
+
+
+def calibrated_text(
+    profile: HardwareProfile, path: Path, entry: AllReduceConstants, link: Link
+) -> str:
+    """The profile's text with the entry in place of one for as many GPUs, all else untouched."""
+    text = path.read_text(encoding="utf-8")
+    if profile.link is None:
+        text = text.rstrip("\n") + (
+            f"\nlink:  # {COMMENT}\n  name: {link.name}\n"
+            f"  bandwidth_bytes_per_s: {link.bytes_per_s:.4e}\n"
+        )
+    others = [e for e in profile.allreduce if e.n_gpus != entry.n_gpus]
+    entries = sorted([*others, entry], key=lambda e: e.n_gpus)
+    return with_block(text, "allreduce", entries, COMMENT)
+
 
 USUAL_DTYPE = {"cpu": "fp32", "cuda": "bf16"}
 USUAL_CONTEXT = {"cpu": 1024, "cuda": 8192}
@@ -36,7 +349,7 @@ class Found:
     """What the workers measured, before anything is fitted."""
 
     results: list[PolicyResult]
-    points: list[all_reduce.AllReducePoint]
+    points: list[AllReducePoint]
     link: Link
     dtype: str
     device_name: str
@@ -130,9 +443,9 @@ def measure(group: Group, options: Options, progress: Progress) -> Found:
         group.agree(partial(check, group, case, [p.policy for p in chosen]))
     link = link_of(group, options, progress)
     dtype = cases[0].dtype
-    points = all_reduce.measure_all_reduce(
+    points = measure_all_reduce(
         group, dtypes=tuple(dict.fromkeys((dtype, "fp32", "bf16"))),
-        largest_bytes=options.largest_bytes or all_reduce.LARGEST_BYTES[kind],
+        largest_bytes=options.largest_bytes or LARGEST_BYTES[kind],
         n_repeats=options.n_repeats, progress=progress,
     )  # fmt: skip
     watch, results = stopwatch_of(group.device), []
@@ -153,7 +466,317 @@ def link_of(group: Group, options: Options, progress: Progress) -> Link:
         link = base[0].link
         return Link(bytes_per_s=link.bandwidth_bytes_per_s, name=link.name, is_measured=False)
     progress("link: one large message from worker 0 to worker 1")
-    largest = all_reduce.LARGEST_BYTES[group.device.type]
-    rate = all_reduce.measure_link(group, n_bytes=largest, n_repeats=options.n_repeats)
+    largest = LARGEST_BYTES[group.device.type]
+    rate = measure_link(group, n_bytes=largest, n_repeats=options.n_repeats)
     name = f"{group.backend}, one way between two workers, measured"
     return Link(bytes_per_s=rate, name=name, is_measured=True)
+
+
+SCHEMA_VERSION = 1
+NOISY_SPREAD = 1.0  # in half of the sizes the median was twice the minimum, or more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Everything that one run found."""
+
+    inputs: dict[str, Any]
+    results: Sequence[PolicyResult]
+    points: Sequence[AllReducePoint]
+    fit: AllReduceFit
+    fit_dtype: str
+    link: Link
+    model: AllReduceModel
+    refused: str | None  # why no profile was written
+    remarks: Sequence[str]
+
+    @property
+    def failures(self) -> list[str]:
+        """Policies whose bytes or results are not what they must be."""
+        return [
+            f"{r.case.spec.label()} {r.policy}: "
+            + ("bytes differ from the prediction" if not r.bytes_agree else
+               f"outputs are off by {r.max_error:.1e}, more than {TOLERANCE[r.case.dtype]:.0e}")
+            for r in self.results
+            if not (r.bytes_agree and r.is_exact)
+        ]  # fmt: skip
+
+
+def spread_of(points: Sequence[AllReducePoint]) -> float:
+    """Median over sizes of median / minimum - 1: how noisy the machine was."""
+    return statistics.median(p.repeats.median_s / p.repeats.least_s - 1 for p in points)
+
+
+def noise(points: Sequence[AllReducePoint]) -> str:
+    """How far medians lie above minima, and whether that makes the machine noisy."""
+    spread = spread_of(points)
+    verdict = "NOISY: times are upper bounds" if spread >= NOISY_SPREAD else "acceptable"
+    return f"repeats: median above minimum by {spread:.0%} in half of the sizes ({verdict})"
+
+
+def policy_row(result: PolicyResult, model: AllReduceModel) -> dict[str, Any]:
+    """One policy in base units."""
+    return {
+        "attention": result.case.spec.label(),
+        "path": result.case.path_name,
+        "context_tokens": result.case.context_tokens,
+        "policy": result.policy,
+        "n_workers": result.n_workers,
+        "cache_bytes_per_gpu_predicted": result.predicted_bytes,
+        "cache_bytes_per_gpu_allocated": list(result.allocated_bytes),
+        "scratch_bytes_per_gpu": result.scratch_bytes,
+        "link_bytes_per_gpu_predicted": result.predicted_link_bytes,
+        "link_bytes_per_gpu_moved": list(result.link_bytes),
+        "merge_bytes_per_gpu_moved": result.merge_bytes,
+        "loopback_bytes_of_all": result.loopback_bytes,
+        "bytes_agree": result.bytes_agree,
+        "max_error": result.max_error if math.isfinite(result.max_error) else None,
+        "is_exact": result.is_exact,
+        "attention_s": result.attention.estimate_s,
+        "attention_median_s": result.attention.median_s,
+        "whole_step_s": result.whole_step.estimate_s,
+        "whole_step_median_s": result.whole_step.median_s,
+        "allreduce_message_bytes": result.message_bytes,
+        "allreduce_predicted_s": allreduce_time(model, result.message_bytes).time_s,
+    }
+
+
+def message_row(point: AllReducePoint, model: AllReduceModel) -> dict[str, Any]:
+    """One message size in base units."""
+    times = point.repeats
+    predicted: Any = allreduce_time(model, point.message_bytes).time_s
+    return {
+        "dtype": point.dtype,
+        "message_bytes": point.message_bytes,
+        "time_s": times.estimate_s,
+        "least_s": times.least_s,
+        "median_s": times.median_s,
+        "n_repeats": len(times.times_s),
+        "predicted_s": predicted,
+        "error": predicted / times.estimate_s - 1,
+    }
+
+
+def to_json(report: Report) -> str:
+    """One object: inputs, rows (policies), allreduce (sizes), fit, remarks."""
+    median, p90 = errors_of(report.fit)
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "inputs": report.inputs,
+        "rows": [policy_row(r, report.model) for r in report.results],
+        "allreduce": [message_row(p, report.model) for p in report.points],
+        "fit": {
+            "dtype": report.fit_dtype,
+            **report.fit.constants,
+            "identified": list(report.fit.identified),
+            "link_bytes_per_s": report.link.bytes_per_s,
+            "link": report.link.name,
+            "link_is_measured": report.link.is_measured,
+            "held_out_median_error": median,
+            "held_out_p90_error": p90,
+            "refused": report.refused,
+        },
+        "failures": report.failures,
+        "remarks": list(report.remarks),
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_markdown(report: Report) -> str:
+    """Policies, all-reduce sizes, the fit, and what to know about them."""
+    first = [policy_row(r, report.model) for r in report.results]
+    sizes = [message_row(p, report.model) for p in report.points]
+    median, p90 = errors_of(report.fit)
+    known = report.fit.identified
+    constants = ", ".join(
+        f"{name} {value:.4g}{'' if name in known else ' (not identified: held at the prior)'}"
+        for name, value in report.fit.constants.items()
+    )
+    lines = [
+        f"# Tensor parallelism among {report.inputs['n_workers']} workers", "",
+        *(f"- {name}: {value}" for name, value in report.inputs.items()), "",
+        "## Placement policies", "",
+        *_table(POLICY_COLUMNS, first), "",
+        *(f"- FAILED: {line}" for line in report.failures),
+        "## All-reduce", "",
+        *_table(SIZE_COLUMNS, sizes), "",
+        f"Fit on {report.fit_dtype}: {constants}; link {report.link.bytes_per_s / 1e9:.3f} GB/s "
+        f"per direction ({report.link.name}). Sizes left out: error {median:.1%} in the median, "
+        f"{p90:.1%} at p90.", "",
+        *([f"Refused: {report.refused}", ""] if report.refused else []),
+        *(f"- {remark}" for remark in report.remarks),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _us(value: float) -> str:
+    return f"{value * 1e6:,.1f}"
+
+
+def _count(value: Any) -> str:
+    """A count, or the counts of all GPUs: one if they are equal."""
+    if value is None:
+        return "-"
+    counts = sorted(set(value)) if isinstance(value, list) else [value]
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+
+
+POLICY_COLUMNS = (
+    ("attention", "design", str),
+    ("context_tokens", "tokens", _count),
+    ("policy", "policy", str),
+    ("cache_bytes_per_gpu_predicted", "cache per GPU, predicted [B]", _count),
+    ("cache_bytes_per_gpu_allocated", "allocated [B]", _count),
+    ("link_bytes_per_gpu_predicted", "fetched per GPU and step, predicted [B]", _count),
+    ("link_bytes_per_gpu_moved", "moved [B]", _count),
+    ("merge_bytes_per_gpu_moved", "queries and partial results [B]", _count),
+    ("loopback_bytes_of_all", "seen on loopback, all GPUs [B]", _count),
+    ("max_error", "largest error", lambda v: "not finite" if v is None else f"{v:.1e}"),
+    ("attention_s", "attention [us]", _us),
+    ("whole_step_s", "with projection and all-reduce [us]", _us),
+    ("allreduce_predicted_s", "of which all-reduce by the fit [us]", _us),
+)
+SIZE_COLUMNS = (
+    ("dtype", "format", str),
+    ("message_bytes", "message [B]", _count),
+    ("least_s", "minimum [us]", _us),
+    ("median_s", "median [us]", _us),
+    ("predicted_s", "by the fit [us]", _us),
+    ("error", "predicted / measured - 1", lambda v: f"{v:+.1%}"),
+)
+
+
+def _table(columns: Any, rows: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        "| " + " | ".join(title for _, title, _ in columns) + " |",
+        "| " + " | ".join("---" if text is str else "---:" for *_, text in columns) + " |",
+        *("| " + " | ".join(text(row[key]) for key, _, text in columns) + " |" for row in rows),
+    ]
+
+
+REPORT_FILES = ("tensor-parallel.md", "tensor-parallel.json")
+MESSAGES_FILE = "allreduce.csv"
+
+
+def check_output(options: Options, device: torch.device) -> None:
+    """Make the folder; refuse to overwrite an earlier report.
+
+    Raises
+    ------
+    UsageError
+        If a file of an earlier run is there and ``force`` is not given, or the folder cannot be
+        made.
+    SpecError
+        If the profile to copy is unknown.
+    """
+    names = [*REPORT_FILES, MESSAGES_FILE]
+    if base := base_profile(options.gpu, device):
+        names.append(calibrated_name(base[1]))
+    folder = options.output
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = [name for name in names if (folder / name).exists()]
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{folder}: cannot be made: {reason}") from None
+    if there and not options.force:
+        raise UsageError(
+            f"{folder} holds {', '.join(there)}; --force overwrites, or choose another --output"
+        )
+
+
+def write(group: Group, found: Found, options: Options) -> Report:
+    """Fit, then add the samples and write all other files together; worker 0 alone does it.
+
+    Raises
+    ------
+    CalibrationError, UsageError
+        If nothing can be fitted, or the folder cannot be written.
+    """
+    folder = options.output
+    fit = fit_points(found.points, found.dtype, found.link.bytes_per_s)
+    report = Report(
+        inputs=_inputs(group, found, options), results=found.results, points=found.points, fit=fit,
+        fit_dtype=found.dtype, link=found.link, model=model_of(fit, group.n_workers, found.link),
+        refused=None, remarks=(noise(found.points), *_remarks(group, options)),
+    )  # fmt: skip
+    version = torch.__version__
+    table = as_csv(found.points, gpu=found.device_name, backend=group.backend, version=version)
+    contents: dict[str, str | bytes] = {MESSAGES_FILE: table}
+    with made(folder), alone(folder):
+        append_samples(folder / SAMPLES_FILE, [r.sample for r in found.results if r.sample])
+        if not (folder / RUN_FILE).exists():
+            write_run_info(folder, _run_info(group, found, options))
+        try:
+            contents |= _profile(group, found, options, report)
+        except CalibrationError as error:
+            report = replace(report, refused=str(error))
+        contents |= dict(zip(REPORT_FILES, (to_markdown(report), to_json(report)), strict=True))
+        write_together(folder, contents, force=options.force)
+    return report
+
+
+def _profile(group: Group, found: Found, options: Options, report: Report) -> dict[str, str]:
+    """The profile's file name and its text, which reads as a profile; empty if there is none."""
+    base = base_profile(options.gpu, group.device)
+    if base is None:
+        return {}
+    fitted = [p for p in found.points if p.dtype == found.dtype]
+    measured = Measured(
+        n_workers=group.n_workers, backend=group.backend, torch_version=torch.__version__,
+        device_name=found.device_name, date=_today(), n_points=len(fitted),
+        largest_bytes=max(p.message_bytes for p in fitted),
+        remark=noise(found.points) if spread_of(found.points) >= NOISY_SPREAD else None,
+    )  # fmt: skip
+    profile, path = base
+    text = calibrated_text(profile, path, entry_of(report.fit, measured), found.link)
+    trial = options.output / f".{calibrated_name(path)}.new"
+    write_whole(trial, text, force=True)
+    try:
+        validate(HardwareProfile, read_yaml(trial), trial)
+    finally:
+        trial.unlink(missing_ok=True)
+    return {calibrated_name(path): text}
+
+
+def _inputs(group: Group, found: Found, options: Options) -> dict[str, object]:
+    return {
+        "n_workers": group.n_workers, "backend": group.backend, "device": found.device_name,
+        "torch": torch.__version__, "dtype": found.dtype, "model_dim": options.model_dim,
+        "batch_size": options.batch_size, "query_tokens": options.query_tokens,
+        "n_repeats": options.n_repeats,
+        "estimator": "median" if group.on_gpu else "minimum",
+        "load_average": found.load_before, "load_average_end": load_average(), "date": _today(),
+        "command": options.command,
+    }  # fmt: skip
+
+
+def _remarks(group: Group, options: Options) -> tuple[str, ...]:
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    crowded = f"{group.n_workers} workers share {n_cores} cores: times include waiting for one"
+    is_crowded = not group.on_gpu and 0 < n_cores < group.n_workers
+    no_profile = "no shipped profile is of this GPU and no --gpu was given: no profile was written"
+    return (
+        "attention runs from fetching to merging; caches are not flushed between its repeats",
+        "by_token splits the rows of every tensor; each GPU answers for all heads over its tokens",
+        *((crowded,) if is_crowded else ()),
+        *(() if base_profile(options.gpu, group.device) else (no_profile,)),
+    )
+
+
+def _run_info(group: Group, found: Found, options: Options) -> RunInfo:
+    """Provenance for the kernel fit; peaks of one worker while the others wait."""
+    watch = stopwatch_of(group.device)
+    rates = [measured_peaks(group.device, (found.dtype,), watch) for _ in range(N_YARDSTICKS)]
+    facts = describe(group.device) | yardsticks(rates)
+    facts |= {"load_average": found.load_before, "load_average_end": load_average()}
+    return RunInfo(
+        device="cuda" if group.on_gpu else "cpu", threads=1, date=_today(), seed=options.seed,
+        command=options.command[:2000], cache_state="cold",
+        notes=(f"{group.n_workers} workers at once; peaks of one worker while others wait",),
+        **facts,
+    )  # fmt: skip
+
+
+def _today() -> str:
+    return dt.date.today().isoformat()

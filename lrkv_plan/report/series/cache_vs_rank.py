@@ -1,33 +1,97 @@
-"""LRKV's cache against its rank, for several head counts, with the budget that it must meet."""
+"""Series of cache, weights, arithmetic and sequences against the rank."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.calculators.budget_fit import budget_bytes
-from lrkv_plan.calculators.cache_bytes import bytes_per_token, reference_mha
-from lrkv_plan.calculators.rank_ceiling import rank_ceiling
+from lrkv_plan.attention.families.low_rank import LowRankOptions
+from lrkv_plan.attention.registry import parse_attention
+from lrkv_plan.attention.spec import Backbone
 from lrkv_plan.errors import RequirementError, UsageError
+from lrkv_plan.memory.arithmetic import arithmetic_ratio_to_mha
+from lrkv_plan.memory.cache import bytes_per_token, ratio_to_mha, reference_mha
+from lrkv_plan.memory.largest import budget_bytes, rank_ceiling
+from lrkv_plan.memory.weights import kv_params_ratio_to_mha
 from lrkv_plan.report.captions import caption, gpus
 from lrkv_plan.report.figures import Axis, Figure, Guide, Panel, Role, Series
-from lrkv_plan.report.series.backbones import (
-    PLAIN,
-    cache_ratio,
-    heads_of,
-    rank_axis,
-    shared_inputs,
-    variant_text,
-    widest_rank,
-    with_heads,
-)
-from lrkv_plan.report.spec_views import model_inputs
-from lrkv_plan.specs.budget_text import parse_budget
+from lrkv_plan.report.series.capacity import deployment_text
+from lrkv_plan.report.views.specs import model_inputs
+from lrkv_plan.serving.capacity import capacity_row
+from lrkv_plan.specs.budget import parse_budget
+from lrkv_plan.specs.design import swap_attention
 
 if TYPE_CHECKING:
-    from lrkv_plan.specs.low_rank_options import LowRankOptions
+    from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.specs.model import ModelSpec
+
+PLAIN = LowRankOptions()
+
+
+def with_heads(model: ModelSpec, n_heads: int) -> ModelSpec:
+    """The same backbone as MHA with that number of heads of the same width.
+
+    Raises
+    ------
+    SpecError
+        If the model has no attention layers.
+    """
+    designs = tuple(
+        parse_attention("mha", group.attention.backbone()._replace(n_heads=n_heads))
+        for group in model.attention_groups
+        if group.attention is not None
+    )
+    return model.with_attention(designs)
+
+
+def cache_ratio(model: ModelSpec, text: str, kv_dtype: str, tp_size: int) -> Fraction:
+    """Cache bytes of that design over MHA's on the same backbone, exact."""
+    ratio = ratio_to_mha(swap_attention(model, text), kv_dtype=kv_dtype, tp_size=tp_size)
+    if ratio is None:
+        raise UsageError(f"{model.name}: no layer keeps keys and values")
+    return ratio
+
+
+def _backbones(model: ModelSpec) -> Iterator[Backbone]:
+    yield from (g.attention.backbone() for g in model.attention_groups if g.attention is not None)
+
+
+def widest_rank(model: ModelSpec) -> int:
+    """The largest rank: a head's width in the narrowest layer."""
+    widths = [min(b.head_dim, b.v_head_dim) for b in _backbones(model)]
+    if not widths:
+        raise UsageError(f"{model.name}: has no attention layers, so a rank changes nothing")
+    return min(widths)
+
+
+def heads_of(model: ModelSpec) -> int:
+    """Query heads, the most of any layer."""
+    return max((b.n_heads for b in _backbones(model)), default=0)
+
+
+def rank_axis(model: ModelSpec, alignment: int) -> Axis:
+    """The x axis, with ticks at multiples of the alignment."""
+    widest = widest_rank(model)
+    step = next((n * alignment for n in (1, 2, 4, 8, 16, 32) if widest <= 8 * n * alignment), None)
+    return Axis(key="rank", label="Rank per head", low=0, high=widest, step=step)
+
+
+def shared_inputs(kv_dtype: str, tp_size: int, options: LowRankOptions) -> dict[str, Any]:
+    """Inputs that both rank pictures state."""
+    return {
+        "kv_dtype": kv_dtype,
+        "tp_size": tp_size,
+        "n_shared_groups": options.n_shared_groups,
+        "position": options.position,
+        "rope_dim": options.rope_dim,
+        "key_norm": options.key_norm,
+    }
+
+
+def variant_text(options: LowRankOptions) -> str:
+    """The LRKV options that differ from plain ones."""
+    return options.text(0).partition(",")[2]
 
 
 def cache_vs_rank(
@@ -162,3 +226,100 @@ def _budget_share(
 
 def _percent(value: Fraction) -> str:
     return f"{float(100 * value):.4g} %"
+
+
+def rank_sweep(
+    model: ModelSpec,
+    *,
+    alignment: int = 16,
+    kv_dtype: str = "bf16",
+    tp_size: int = 1,
+    context_tokens: int = 8192,
+    options: LowRankOptions = PLAIN,
+    deployment: Deployment | None = None,
+) -> Figure:
+    """Every ratio against rank, one panel each.
+
+    Parameters
+    ----------
+    context_tokens : where decode arithmetic is compared. [tokens]
+    deployment : adds a panel of the sequences of its length that fit by rank.
+
+    Raises
+    ------
+    SpecError, PlacementError
+        As the calculators.
+    """
+    ranks = range(0, widest_rank(model) + 1, options.rank_step)
+    designs = {rank: swap_attention(model, options.text(rank)) for rank in ranks}
+    ratios: dict[str, tuple[str, str, Mapping[int, Any]]] = {
+        "cache": ("Cache, % of MHA", "cache_ratio", {
+            rank: cache_ratio(model, options.text(rank), kv_dtype, tp_size) for rank in ranks}),
+        "kv_params": ("K/V weights, % of MHA", "kv_params_ratio", {
+            rank: kv_params_ratio_to_mha(design) for rank, design in designs.items()}),
+        "arithmetic": ("Decode arithmetic, % of MHA", "arithmetic_ratio", {
+            rank: arithmetic_ratio_to_mha(design, context_tokens)
+            for rank, design in designs.items()}),
+    }  # fmt: skip
+    panels = [
+        _sweep_panel(
+            model, name, Axis(key=key, label=label, factor=100, low=0), values, alignment,
+            Guide(name="MHA", axis="y", value=Fraction(1), label="MHA"),
+        )
+        for name, (label, key, values) in ratios.items()
+    ]  # fmt: skip
+    if deployment is not None:
+        fits = {r: capacity_row(one, deployment).total_sequences for r, one in designs.items()}
+        mha = capacity_row(reference_mha(model), deployment).total_sequences
+        panels.append(
+            _sweep_panel(
+                model, "capacity",
+                Axis(key="total_sequences", label="Sequences that fit", scale="log10"), fits,
+                alignment,
+                Guide(name="MHA", axis="y", value=mha, label="MHA"),
+            )
+        )  # fmt: skip
+    where = "" if deployment is None else deployment_text(deployment)
+    return Figure(
+        kind="rank-sweep",
+        title="What a rank costs",
+        caption=caption(
+            f"{model.name}, {heads_of(model)} heads of {widest_rank(model)}, "
+            f"width {model.model_dim:,}",
+            f"{context_tokens:,} tokens",
+            where or caption(f"{kv_dtype} cache", gpus(tp_size)),
+            variant_text(options),
+            f"dots: multiples of {alignment}",
+        ),
+        inputs={
+            "model": model_inputs(model),
+            "align": alignment,
+            "context_tokens": context_tokens,
+            "deployment": where or None,
+            **shared_inputs(kv_dtype, tp_size, options),
+        },
+        panels=tuple(panels),
+    )
+
+
+def _sweep_panel(
+    model: ModelSpec,
+    name: str,
+    axis: Axis,
+    values: Mapping[int, Any],
+    alignment: int,
+    guide: Guide | None,
+) -> Panel:
+    found = {rank: value for rank, value in values.items() if value is not None}
+    aligned = [rank for rank in found if rank % alignment == 0]
+    series = (
+        Series(name="lrkv", role=Role.LINE, x=tuple(found), y=tuple(found.values())),
+        Series(
+            name=f"lrkv, multiples of {alignment}",
+            role=Role.POINTS,
+            x=tuple(aligned),
+            y=tuple(found[rank] for rank in aligned),
+        ),
+    )
+    guides = () if guide is None else (guide,)
+    return Panel(name=name, x=rank_axis(model, alignment), y=axis, series=series, guides=guides)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from lrkv_plan.report.figures import Axis, Figure, Panel, Role, Series
 
 if TYPE_CHECKING:
-    from lrkv_plan.calibration.decode_fit import PathFit, PointError
-    from lrkv_plan.calibration.fit_run import FitResult
+    from lrkv_plan.calibration.fit_result import FitResult
+    from lrkv_plan.calibration.path_fit import PathFit, PointError
 
 COLUMNS = 4
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lrkv_plan.report.capacity_views import capacity_table
 from lrkv_plan.report.captions import caption, gpus
 from lrkv_plan.report.figures import Axis, Figure, Panel, Role, Series
+from lrkv_plan.report.views.capacity import capacity_table
 
 if TYPE_CHECKING:
-    from lrkv_plan.engines.answers import Answer
-    from lrkv_plan.engines.deployment import Deployment
+    from lrkv_plan.serving.answers import Answer
+    from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.specs.model import ModelSpec
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.calculators.attention_work import paths_of
-from lrkv_plan.calculators.roofline import RooflinePoint, peak_of, roofline_point
+from lrkv_plan.latency.roofline import RooflinePoint, peak_of, roofline_point
+from lrkv_plan.latency.work import paths_of
 from lrkv_plan.report.captions import caption, gpus
 from lrkv_plan.report.figures import Axis, Figure, Guide, Panel, Role, Series
-from lrkv_plan.report.spec_views import model_inputs
+from lrkv_plan.report.views.specs import model_inputs
 from lrkv_plan.units import format_rate
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.calculators.step_time import step_time
+from lrkv_plan.latency.step import step_time
 from lrkv_plan.report.captions import caption, unmeasured
 from lrkv_plan.report.figures import Axis, Figure, Panel, Role, Series
 
 if TYPE_CHECKING:
-    from lrkv_plan.calculators.step_time import StepModel
+    from lrkv_plan.latency.step import StepModel
 
 _PARTS = (
     ("attention", "attention_s"),

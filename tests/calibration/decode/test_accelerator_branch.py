@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from lrkv_plan.calibration.decode import attend as products
+from lrkv_plan.calibration.decode.exactness import hard_cases, random_case
+from lrkv_plan.calibration.decode.paths import PATHS
+
 torch = pytest.importorskip("torch")
 
-from lrkv_plan.calibration.decode import products  # noqa: E402
-from lrkv_plan.calibration.decode.exactness import hard_cases, random_case  # noqa: E402
-from lrkv_plan.calibration.decode.paths import PATHS  # noqa: E402
 
 LIMITS = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import pytest
 
+from lrkv_plan.attention.families.grouped import GroupedSpec
+from lrkv_plan.attention.families.latent import LatentSpec
+from lrkv_plan.attention.families.low_rank import LowRankSpec
+from lrkv_plan.attention.registry import layout_of
+from lrkv_plan.attention.spec import AttentionSpec
+from lrkv_plan.calibration.decode.attend import (
+    ScanMask,
+    StepInputs,
+)
+from lrkv_plan.calibration.decode.cache import build_cache
+from lrkv_plan.calibration.decode.paths import paths_for
+from lrkv_plan.calibration.decode.projections import draw_projections, inverse_rms, projected_rows
+from lrkv_plan.calibration.decode.rotary import angles, frequencies, rotate
+from lrkv_plan.calibration.decode.weights import Weights, drawing
+
 torch = pytest.importorskip("torch")
 
-from lrkv_plan.attention.families import layout_of  # noqa: E402
-from lrkv_plan.calibration.decode.attend import StepInputs  # noqa: E402
-from lrkv_plan.calibration.decode.masks import ScanMask  # noqa: E402
-from lrkv_plan.calibration.decode.paths import paths_for  # noqa: E402
-from lrkv_plan.calibration.decode.projections import (  # noqa: E402
-    draw_projections,
-    inverse_rms,
-    projected_rows,
-)
-from lrkv_plan.calibration.decode.rotary import angles, frequencies, rotate  # noqa: E402
-from lrkv_plan.calibration.decode.storage import build_cache  # noqa: E402
-from lrkv_plan.calibration.decode.weights import Weights, drawing  # noqa: E402
-from lrkv_plan.specs.attention import AttentionSpec  # noqa: E402
-from lrkv_plan.specs.attention_families import GroupedSpec, LatentSpec, LowRankSpec  # noqa: E402
 
 CPU = torch.device("cpu")
 MODEL_DIM, PREFILL, STEPS = 24, (5, 14), 4

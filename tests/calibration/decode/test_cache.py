@@ -6,15 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lrkv_plan.attention.families.grouped import GroupedSpec
+from lrkv_plan.attention.families.low_rank import LowRankSpec
+from lrkv_plan.attention.registry import layout_of
+from lrkv_plan.calibration.decode.cache import (
+    Cache,
+    ContiguousCache,
+    PagedCache,
+    build_cache,
+)
+from lrkv_plan.calibration.decode.exactness import random_case
+from lrkv_plan.calibration.decode.step import build_step
+from lrkv_plan.errors import CalibrationError
+
 torch = pytest.importorskip("torch")
 
-from lrkv_plan.attention.families import layout_of  # noqa: E402
-from lrkv_plan.calibration.decode.cache import Cache  # noqa: E402
-from lrkv_plan.calibration.decode.exactness import random_case  # noqa: E402
-from lrkv_plan.calibration.decode.step import build_step  # noqa: E402
-from lrkv_plan.calibration.decode.storage import ContiguousCache, PagedCache, build_cache  # noqa: E402
-from lrkv_plan.errors import CalibrationError  # noqa: E402
-from lrkv_plan.specs.attention_families import GroupedSpec, LowRankSpec  # noqa: E402
 
 LRKV = LowRankSpec(n_heads=4, head_dim=8, rank=3, rank_alignment=4, n_shared_groups=2)
 

@@ -5,18 +5,24 @@ from typing import Any
 
 import pytest
 
+from lrkv_plan.attention.families.grouped import GroupedSpec
+from lrkv_plan.attention.families.latent import LatentSpec
+from lrkv_plan.attention.families.low_rank import LowRankSpec
+from lrkv_plan.attention.registry import layout_of
+from lrkv_plan.calibration.decode import paths
+from lrkv_plan.calibration.decode.attend import (
+    ScanMask,
+    StepInputs,
+    merge_partial,
+)
+from lrkv_plan.calibration.decode.cache import build_cache
+from lrkv_plan.calibration.decode.exactness import random_case
+from lrkv_plan.calibration.decode.paths import PATHS, paths_for, register_path
+from lrkv_plan.calibration.decode.step import DecodeStep, build_step
+from lrkv_plan.errors import PlacementError, UsageError
+
 torch = pytest.importorskip("torch")
 
-from lrkv_plan.attention.families import layout_of  # noqa: E402
-from lrkv_plan.calibration.decode import paths  # noqa: E402
-from lrkv_plan.calibration.decode.attend import StepInputs, merge_partial  # noqa: E402
-from lrkv_plan.calibration.decode.exactness import random_case  # noqa: E402
-from lrkv_plan.calibration.decode.masks import ScanMask  # noqa: E402
-from lrkv_plan.calibration.decode.paths import PATHS, paths_for, register_path  # noqa: E402
-from lrkv_plan.calibration.decode.step import DecodeStep, build_step  # noqa: E402
-from lrkv_plan.calibration.decode.storage import build_cache  # noqa: E402
-from lrkv_plan.errors import PlacementError, UsageError  # noqa: E402
-from lrkv_plan.specs.attention_families import GroupedSpec, LatentSpec, LowRankSpec  # noqa: E402
 
 MQA = GroupedSpec(family="mqa", n_heads=6, head_dim=8)
 MLA = LatentSpec(n_heads=4, latent_dim=32, rope_dim=4, nope_dim=8, v_head_dim=6)

@@ -7,20 +7,21 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from lrkv_plan.attention.families import layout_of  # noqa: E402
-from lrkv_plan.calibration.decode.attend import merge_partial  # noqa: E402
-from lrkv_plan.calibration.decode.rotary import (  # noqa: E402
+from lrkv_plan.attention.families.low_rank import LowRankSpec
+from lrkv_plan.attention.registry import layout_of
+from lrkv_plan.calibration.decode.attend import merge_partial
+from lrkv_plan.calibration.decode.rotary import (
     angles,
     frequencies,
     rotate,
     rotation_pull_error,
     unrotate,
 )
-from lrkv_plan.calibration.decode.step import DecodeStep, build_step  # noqa: E402
-from lrkv_plan.calibration.decode.weights import drawing, low_rank_weights  # noqa: E402
-from lrkv_plan.specs.attention_families import LowRankSpec  # noqa: E402
+from lrkv_plan.calibration.decode.step import DecodeStep, build_step
+from lrkv_plan.calibration.decode.weights import drawing, low_rank_weights
+
+torch = pytest.importorskip("torch")
+
 
 QUARTER_TURN = torch.tensor([math.pi / 2])
 

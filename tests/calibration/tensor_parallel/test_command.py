@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from lrkv_plan.calculators.allreduce_time import allreduce_model
-from lrkv_plan.calibration.decode_samples import read_samples
-from lrkv_plan.calibration.run_info import read_run_info
+from lrkv_plan.calibration.run import read_run_info
+from lrkv_plan.calibration.samples import read_samples
+from lrkv_plan.calibration.tensor_parallel import __main__ as entry
+from lrkv_plan.calibration.tensor_parallel.arguments import DESIGNS, parse
+from lrkv_plan.calibration.tensor_parallel.group import place_from
+from lrkv_plan.calibration.tensor_parallel.measure import check_output
+from lrkv_plan.calibration.tensor_parallel.sharded import append_samples
 from lrkv_plan.errors import PlanError, UsageError
-from lrkv_plan.specs.loader import load_hardware
+from lrkv_plan.latency.all_reduce import allreduce_model
+from lrkv_plan.loader import load_hardware
 from tests.calibration.tensor_parallel.starting import run_group
 
 pytest.importorskip("torch")
 
-from lrkv_plan.calibration.tensor_parallel import __main__ as entry
-from lrkv_plan.calibration.tensor_parallel.arguments import DESIGNS, parse
-from lrkv_plan.calibration.tensor_parallel.group import place_from
-from lrkv_plan.calibration.tensor_parallel.local_samples import append_samples
-from lrkv_plan.calibration.tensor_parallel.writing import check_output
 
 MODULE = "lrkv_plan.calibration.tensor_parallel"
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lrkv_plan.attention.families import layout_of
 from lrkv_plan.attention.layout import AttentionLayout
-from lrkv_plan.calculators.placement import placements
-from lrkv_plan.calibration.tensor_parallel.shares import TensorShare, heads_of, shares_of
+from lrkv_plan.attention.registry import layout_of, parse_attention
+from lrkv_plan.attention.spec import Backbone
+from lrkv_plan.calibration.tensor_parallel.sharded import TensorShare, heads_of, shares_of
 from lrkv_plan.errors import PlacementError, UsageError
-from lrkv_plan.specs.attention import Backbone
-from lrkv_plan.specs.attention_text import parse_attention
+from lrkv_plan.memory.placement import placements
 from lrkv_plan.specs.model import ModelSpec
 from tests.conftest import SOURCE
 

@@ -13,14 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lrkv_plan.attention.registry import parse_attention
+from lrkv_plan.attention.spec import Backbone
 from lrkv_plan.calibration.machine import stopwatch_of
-from lrkv_plan.calibration.tensor_parallel import all_reduce
+from lrkv_plan.calibration.tensor_parallel import measure as all_reduce
 from lrkv_plan.calibration.tensor_parallel.group import Group, Place, joined
-from lrkv_plan.calibration.tensor_parallel.local_step import Case
-from lrkv_plan.calibration.tensor_parallel.sharded_decode import policies_of, run_case
+from lrkv_plan.calibration.tensor_parallel.sharded import Case, policies_of, run_case
 from lrkv_plan.errors import PlacementError, PlanError, UsageError
-from lrkv_plan.specs.attention import Backbone
-from lrkv_plan.specs.attention_text import parse_attention
 
 # 8 heads of 16 on 4 GPUs: as many copies as GPUs or more, fewer, and one.
 DESIGNS = (

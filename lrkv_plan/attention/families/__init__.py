@@ -1,0 +1,1 @@
+"""One file per attention family: its fields, its layout, what it weighs and computes."""

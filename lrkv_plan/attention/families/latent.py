@@ -1,0 +1,180 @@
+"""MLA: multi-head latent attention (DeepSeek-V2, arXiv:2405.04434)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from typing_extensions import Self, override
+
+from lrkv_plan.attention.families.grouped import output_weights
+from lrkv_plan.attention.layout import (
+    AttentionLayout,
+    CachedTensor,
+    DecodeWork,
+    Sharding,
+    WeightMatrix,
+    WeightRole,
+)
+from lrkv_plan.attention.spec import AttentionSpec, Backbone
+from lrkv_plan.errors import SpecError
+from lrkv_plan.schema import Width, WidthOrZero
+
+
+class LatentSpec(AttentionSpec):
+    """MLA: one latent of ``latent_dim`` read as key and value, one rotary key of ``rope_dim``.
+
+    ``cached_form`` "heads" is what engines without absorption keep: every head's key and value.
+    """
+
+    family: Literal["mla"] = "mla"
+    latent_dim: Width
+    rope_dim: WidthOrZero
+    nope_dim: Width
+    v_head_dim: Width
+    query_latent_dim: Width | None = None
+    cached_form: Literal["latent", "heads"] = "latent"
+
+    text_argument = "latent_dim"
+    text_aliases: ClassVar[Mapping[str, str]] = {
+        "rope": "rope_dim",
+        "nope": "nope_dim",
+        "query_latent": "query_latent_dim",
+    }
+
+    @override
+    def backbone(self) -> Backbone:
+        return Backbone(
+            self.n_heads, self.nope_dim, self.v_head_dim, self.rope_dim,
+            False, self.output_bias, False, self.output_gate,
+        )  # fmt: skip
+
+    @override
+    def label(self) -> str:
+        return f"mla:{self.latent_dim}+{self.rope_dim}" + self.stated(
+            "query_latent_dim", "cached_form"
+        )
+
+    @classmethod
+    @override
+    def on_backbone(cls, backbone: Backbone, family: str, fields: Mapping[str, Any]) -> Self:
+        given = dict(fields)
+        if isinstance(given.get("latent_dim"), str):
+            latent, plus, rope = given["latent_dim"].partition("+")
+            if not (plus and latent.isdecimal() and rope.isdecimal()):
+                raise SpecError(
+                    f"mla:{latent}{plus}{rope}: write both widths, for example mla:512+64"
+                )
+            given |= {"latent_dim": int(latent), "rope_dim": int(rope)}
+        given.setdefault("rope_dim", backbone.rope_dim)
+        if "latent_dim" not in given or given["rope_dim"] is None:
+            raise SpecError("mla needs its latent and rope widths: write for example mla:512+64")
+        kept = {
+            "n_heads": backbone.n_heads, "nope_dim": backbone.head_dim,
+            "v_head_dim": backbone.v_head_dim, "output_bias": backbone.output_bias,
+            "output_gate": backbone.output_gate,
+        }  # fmt: skip
+        return cls(**{**kept, **given})
+
+
+def latent_layout(spec: LatentSpec, model_dim: int) -> AttentionLayout:
+    """Layout of MLA.
+
+    Notes
+    -----
+    Cache per token and layer, in scalars: d_c + d_R. The latent is key and value at once and has no
+    head to be dealt out by, so every tensor-parallel GPU keeps it whole.
+    Weights of keys and values: d (d_c + d_R) + d_c H (d_nope + d_v) + d_c for the latent's norm.
+    Decode, multiply-adds per layer with T cached tokens:
+    absorbed H [T (2 d_c + d_R) + d_c (d_nope + d_v)];
+    materialised H [T d_c (d_nope + d_v) + T (d_nope + d_R + d_v)], whose first term rebuilds keys
+    and values once for all query tokens. An engine that keeps heads instead of the latent caches
+    H (d_nope + d_R + d_v) scalars and takes the materialised path without its first term.
+
+    Examples
+    --------
+    >>> spec = LatentSpec(
+    ...     n_heads=128, latent_dim=512, rope_dim=64, nope_dim=128, v_head_dim=128)
+    >>> latent_layout(spec, model_dim=7168).scalars_per_token()
+    576
+    """
+    heads, latent, rope = spec.n_heads, spec.latent_dim, spec.rope_dim
+    nope, value_dim = spec.nope_dim, spec.v_head_dim
+    key_value = WeightRole.KEY_VALUE
+    weights = (
+        *_query_weights(spec, model_dim),
+        WeightMatrix(
+            name="latent_down", rows=model_dim, cols=latent + rope, role=key_value, makes_rows=True
+        ),
+        WeightMatrix(name="latent_norm", rows=latent, cols=1, role=key_value, makes_rows=True),
+        WeightMatrix(
+            name="latent_up", rows=latent, cols=heads * (nope + value_dim), role=key_value,
+            units=heads, makes_rows=spec.cached_form == "heads",
+        ),
+        *output_weights(spec, model_dim, value_dim),
+    )  # fmt: skip
+    return AttentionLayout(
+        label=spec.label(),
+        n_heads=heads,
+        cached=_cached(spec),
+        weights=weights,
+        work=_work(spec),
+        has_latent_rows=spec.cached_form == "latent",
+        per_head_option="cached_form=heads",
+    )
+
+
+def _cached(spec: LatentSpec) -> tuple[CachedTensor, ...]:
+    if spec.cached_form == "heads":
+        rows = [("key", spec.nope_dim + spec.rope_dim), ("value", spec.v_head_dim)]
+        copies, sharding = spec.n_heads, Sharding.BY_COPY
+    else:
+        rows = [("latent", spec.latent_dim), ("rope_key", spec.rope_dim)]
+        copies, sharding = 1, Sharding.REPLICATED
+    alone = {"latent": "latent_alone"} if not spec.rope_dim else {}
+    return tuple(
+        CachedTensor(
+            name=name, width=width, copies_per_layer=copies, sharding=sharding,
+            row_of=alone.get(name),
+        )
+        for name, width in rows
+        if width
+    )  # fmt: skip
+
+
+def _work(spec: LatentSpec) -> tuple[DecodeWork, ...]:
+    heads, latent, rope = spec.n_heads, spec.latent_dim, spec.rope_dim
+    rebuild = heads * latent * (spec.nope_dim + spec.v_head_dim)
+    scan = heads * (spec.nope_dim + rope + spec.v_head_dim)
+    if spec.cached_form == "heads":
+        return (DecodeWork(path="materialised", kernel="grouped", per_token=scan, per_step=0),)
+    return (
+        DecodeWork(
+            path="absorbed",
+            kernel="mla_absorbed",
+            per_token=heads * (2 * latent + rope),
+            per_step=rebuild,
+        ),
+        DecodeWork(
+            path="materialised",
+            kernel="mla_materialised",
+            per_token=scan,
+            per_step=0,
+            expand_per_token=rebuild,
+            rebuilt_per_token=heads * (spec.nope_dim + spec.v_head_dim),
+        ),
+    )
+
+
+def _query_weights(spec: LatentSpec, model_dim: int) -> tuple[WeightMatrix, ...]:
+    """Query d x H (d_nope + d_R), or through a normalised latent of ``query_latent_dim``."""
+    query_dim = spec.n_heads * (spec.nope_dim + spec.rope_dim)
+    role, latent, units = WeightRole.QUERY, spec.query_latent_dim, spec.n_heads
+    if latent is None:
+        query = WeightMatrix(name="query", rows=model_dim, cols=query_dim, role=role, units=units)
+        return (query,)
+    return (
+        WeightMatrix(name="query_down", rows=model_dim, cols=latent, role=role),
+        WeightMatrix(name="query_norm", rows=latent, cols=1, role=role),
+        WeightMatrix(name="query_up", rows=latent, cols=query_dim, role=role, units=units),
+    )

@@ -1,0 +1,289 @@
+"""LRKV: a shared key and value per group of heads, and a rank-r residual per head
+(arXiv:2601.11471).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from pydantic import model_validator
+from typing_extensions import Self, override
+
+from lrkv_plan.attention.families.grouped import query_and_output
+from lrkv_plan.attention.layout import (
+    AttentionLayout,
+    CachedTensor,
+    DecodeWork,
+    Sharding,
+    WeightMatrix,
+    WeightRole,
+)
+from lrkv_plan.attention.spec import AttentionSpec, Backbone, divisors_of
+from lrkv_plan.errors import SpecError
+from lrkv_plan.schema import Flag, HeadCount, Width, WidthOrZero
+
+Position = Literal["none", "rope_expand", "rope_rank", "rope_decoupled"]
+
+
+KeyNorm = Literal["none", "rms_cached"]
+
+
+class LowRankSpec(AttentionSpec):
+    """LRKV: a shared key and value per group of heads plus a rank-r residual per head.
+
+    ``rank_alignment`` is the multiple to which stored residual widths are padded.
+    """
+
+    family: Literal["lrkv"] = "lrkv"
+    head_dim: Width
+    v_head_dim: Width
+    key_rank: WidthOrZero
+    value_rank: WidthOrZero
+    n_shared_groups: HeadCount = 1
+    position: Position = "none"
+    rope_dim: WidthOrZero = 0
+    basis_spans_rotary_planes: Flag = False
+    key_norm: KeyNorm = "none"
+    rank_alignment: Width = 1
+    qk_norm: Flag = False
+
+    text_argument = "rank"
+    text_aliases: ClassVar[Mapping[str, str]] = {
+        "groups": "n_shared_groups", "align": "rank_alignment", "rope": "rope_dim",
+    }  # fmt: skip
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        filled = dict(data)
+        filled.setdefault("v_head_dim", filled.get("head_dim"))
+        if "rank" in filled:
+            rank = filled.pop("rank")
+            filled.setdefault("key_rank", rank)
+            filled.setdefault("value_rank", rank)
+        return filled
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for rank_name, rank, width_name, width in (
+            ("key_rank", self.key_rank, "head_dim", self.head_dim),
+            ("value_rank", self.value_rank, "v_head_dim", self.v_head_dim),
+        ):
+            if rank > width:
+                raise ValueError(f"{rank_name} {rank} exceeds {width_name} {width}")
+        if self.n_heads % self.n_shared_groups:
+            divisors = ", ".join(map(str, divisors_of(self.n_heads)))
+            raise ValueError(
+                f"n_shared_groups {self.n_shared_groups} does not divide "
+                f"{self.n_heads} heads: {divisors}"
+            )
+        if self.position == "rope_rank":
+            if self.key_rank % 2:
+                raise ValueError(
+                    f"rope_rank rotates pairs of scalars: key_rank {self.key_rank} is odd"
+                )
+            if not self.basis_spans_rotary_planes:
+                raise ValueError(
+                    "position rope_rank is exact only if the trained basis spans whole rotary "
+                    "planes: state basis_spans_rotary_planes=true, or use rope_expand"
+                )
+        if (self.position == "rope_decoupled") != (self.rope_dim > 0):
+            raise ValueError(
+                f"rope_dim {self.rope_dim} with position {self.position}: rope_decoupled needs a "
+                "rope_dim above 0, the others take none"
+            )
+        return self
+
+    @override
+    def backbone(self) -> Backbone:
+        return Backbone(
+            self.n_heads, self.head_dim, self.v_head_dim, self.rope_dim or None,
+            False, self.output_bias, self.qk_norm, self.output_gate,
+        )  # fmt: skip
+
+    @override
+    def aligned(self, alignment: int) -> LowRankSpec:
+        stated = self.rank_alignment > 1
+        return self if stated else self.model_copy(update={"rank_alignment": alignment})
+
+    @override
+    def label(self) -> str:
+        same = self.key_rank == self.value_rank
+        argument = f":{self.key_rank}" if same else ""
+        ranks = "" if same else f":key_rank={self.key_rank},value_rank={self.value_rank}"
+        return f"lrkv{argument}{ranks}" + self.stated(
+            "n_shared_groups", "position", "rope_dim", "basis_spans_rotary_planes",
+            "key_norm", "rank_alignment",
+        )  # fmt: skip
+
+    @classmethod
+    @override
+    def on_backbone(cls, backbone: Backbone, family: str, fields: Mapping[str, Any]) -> Self:
+        ranks = {"rank", "key_rank", "value_rank"} & set(fields)
+        if not ranks or (ranks & {"key_rank", "value_rank"} and len(ranks) == 1):
+            raise SpecError("lrkv needs its rank: lrkv:55, or lrkv:key_rank=64,value_rank=32")
+        kept = backbone._asdict()
+        del kept["qkv_bias"], kept["rope_dim"]
+        if fields.get("position") == "rope_decoupled" and backbone.rope_dim:
+            kept["rope_dim"] = backbone.rope_dim
+        return cls(**{**kept, **fields})
+
+
+def low_rank_layout(spec: LowRankSpec, model_dim: int) -> AttentionLayout:
+    """Layout of LRKV: W_h = W_S + U_h B_h^T for keys and for values (paper, eq. 2-5).
+
+    Notes
+    -----
+    Cache per token and layer, in scalars: g (d_h + d_v) + H (r_K + r_V); at g = 1 and one rank
+    2 (d_h + H r) (eq. 9). Residual rows are padded to ``rank_alignment``. ``rope_decoupled`` adds
+    one shared rotary key of d_R, ``rms_cached`` one inverse RMS per head: b bytes in plain formats,
+    2 in formats that keep scales of their own (``lrkv_plan.formats``).
+    Weights of keys and values: g d (d_h + d_v) + H [r_K (d + d_h) + r_V (d + d_v)]; a decoupled
+    rotary key adds d d_R, and H d d_R to the query.
+
+    Examples
+    --------
+    >>> spec = LowRankSpec(n_heads=18, head_dim=128, rank=55)
+    >>> low_rank_layout(spec, model_dim=2304).scalars_per_token()
+    2236
+    """
+    return AttentionLayout(
+        label=spec.label(),
+        n_heads=spec.n_heads,
+        cached=_cached(spec),
+        weights=_weights(spec, model_dim),
+        work=_work(spec),
+    )
+
+
+def _cached(spec: LowRankSpec) -> tuple[CachedTensor, ...]:
+    groups, heads, align = spec.n_shared_groups, spec.n_heads, spec.rank_alignment
+    rows = [
+        ("shared_key", spec.head_dim, groups, Sharding.BY_COPY),
+        ("shared_value", spec.v_head_dim, groups, Sharding.BY_COPY),
+        ("private_key", spec.key_rank, heads, Sharding.BY_COPY),
+        ("private_value", spec.value_rank, heads, Sharding.BY_COPY),
+        ("rope_key", spec.rope_dim, 1, Sharding.REPLICATED),
+        ("key_scale", int(spec.key_norm == "rms_cached"), heads, Sharding.BY_COPY),
+    ]
+    return tuple(
+        CachedTensor(
+            name=name,
+            width=_padded(width, align) if name.startswith("private") else width,
+            payload_width=width,
+            copies_per_layer=copies,
+            sharding=sharding,
+        )
+        for name, width, copies, sharding in rows
+        if width
+    )
+
+
+def _padded(rank: int, alignment: int) -> int:
+    return -(-rank // alignment) * alignment
+
+
+def _weights(spec: LowRankSpec, model_dim: int) -> tuple[WeightMatrix, ...]:
+    heads, groups, role = spec.n_heads, spec.n_shared_groups, WeightRole.KEY_VALUE
+    weights = [*query_and_output(spec, model_dim, spec.head_dim + spec.rope_dim, spec.v_head_dim)]
+    for name, width, rank in (
+        ("key", spec.head_dim, spec.key_rank),
+        ("value", spec.v_head_dim, spec.value_rank),
+    ):
+        weights += [
+            WeightMatrix(
+                name=full, rows=rows, cols=cols, copies=copies, role=role, units=copies,
+                makes_rows=makes,
+            )
+            for full, rows, cols, copies, makes in (
+                (f"shared_{name}", model_dim, width, groups, True),
+                (f"{name}_down", model_dim, rank, heads, True),
+                (f"{name}_basis", width, rank, heads, False),
+            )
+        ]  # fmt: skip
+    if spec.rope_dim:
+        weights.append(
+            WeightMatrix(
+                name="rope_key", rows=model_dim, cols=spec.rope_dim, role=role, makes_rows=True
+            )
+        )
+    if spec.qk_norm:
+        weights += [
+            WeightMatrix(
+                name=name, rows=spec.head_dim, cols=1, role=WeightRole.OTHER, makes_rows=makes
+            )
+            for name, makes in (("query_norm", False), ("key_norm", True))
+        ]
+    return tuple(weights)
+
+
+def _work(spec: LowRankSpec) -> tuple[DecodeWork, ...]:
+    """Decode paths, multiply-adds per layer (one head's in brackets).
+
+    factored: H [T (d_h + r_K + d_R + d_v + r_V) + r_K d_h + r_V d_v] (eq. 6-7).
+    rope_expand: keys are rebuilt and rotated tile by tile, H [T r_K d_h] once for all query tokens,
+    then scored at full width: H [T (d_h + d_v + r_V) + r_V d_v]. The rotation itself is not a
+    multiply-add and is not counted here.
+    materialised: keys and values rebuilt, H [T (r_K d_h + r_V d_v)], then plain attention.
+    """
+    heads, key_dim, value_dim = spec.n_heads, spec.head_dim, spec.v_head_dim
+    key_rank, value_rank, rope = spec.key_rank, spec.value_rank, spec.rope_dim
+    value_scan = value_dim + value_rank
+    rebuild_keys, value_map = key_rank * key_dim, value_rank * value_dim
+    expanded = DecodeWork(
+        path="rope_expand",
+        kernel="low_rank_expand",
+        per_token=heads * (key_dim + value_scan),
+        per_step=heads * value_map,
+        expand_per_token=heads * rebuild_keys,
+        rebuilt_per_token=heads * key_dim,
+    )
+    factored = DecodeWork(
+        path="factored",
+        kernel="low_rank",
+        per_token=heads * (key_dim + key_rank + rope + value_scan),
+        per_step=heads * (rebuild_keys + value_map),
+    )
+    materialised = DecodeWork(
+        path="materialised",
+        kernel="low_rank_materialised",
+        per_token=heads * (key_dim + rope + value_dim),
+        per_step=0,
+        expand_per_token=heads * (rebuild_keys + value_map),
+        rebuilt_per_token=heads * (key_dim + value_dim),
+    )
+    first = expanded if spec.position == "rope_expand" else factored
+    return (first, materialised)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRankOptions:
+    """What an LRKV design fixes besides its rank (specs.attention.LowRankSpec)."""
+
+    n_shared_groups: int = 1
+    position: str = "none"
+    rope_dim: int = 0
+    key_norm: str = "none"
+
+    def text(self, rank: int, alignment: int = 1) -> str:
+        """``--attention`` text of this design at that rank."""
+        options = {
+            "groups": (self.n_shared_groups, 1),
+            "position": (self.position, "none"),
+            "rope_dim": (self.rope_dim, 0),
+            "key_norm": (self.key_norm, "none"),
+            "align": (alignment, 1),
+        }
+        stated = [f"{key}={value}" for key, (value, default) in options.items() if value != default]
+        if self.position == "rope_rank":
+            stated.append("basis_spans_rotary_planes=true")
+        return ",".join([f"lrkv:{rank}", *stated])
+
+    @property
+    def rank_step(self) -> int:
+        """Ranks come in multiples of this: rope_rank rotates pairs."""
+        return 2 if self.position == "rope_rank" else 1

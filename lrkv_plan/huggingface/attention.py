@@ -1,0 +1,308 @@
+"""The attention of one layer of a config.json: heads, widths, MLA, index keys, cross-attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lrkv_plan.errors import SpecError
+from lrkv_plan.huggingface.fields import MAX_HEADS, MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, Fields
+from lrkv_plan.huggingface.model_types import ModelType, Switch
+
+HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+KV_HEAD_KEYS = (
+    "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num",
+    "num_attention_groups",
+)  # fmt: skip
+HEAD_DIM_KEYS = ("head_dim", "attention_head_dim", "kv_channels")
+
+# Keys that one kind of layer reads before the common ones (MiMo-V2, Gemma 4).
+_OWN_KEYS = {
+    ("sliding", "heads"): "swa_num_attention_heads",
+    ("sliding", "kv_heads"): "swa_num_key_value_heads",
+    ("sliding", "head_dim"): "swa_head_dim",
+    ("sliding", "v_head_dim"): "swa_v_head_dim",
+    ("full", "head_dim"): "global_head_dim",
+}
+# Keys that are read only after the heads of a layer are known.
+LATE_KEYS = (
+    *_OWN_KEYS.values(), "v_head_dim", "num_global_key_value_heads", "attention_k_eq_v",
+    "attention_other_setting", "index_head_dim", "index_kpool",
+)  # fmt: skip
+# Bytes of one sparse-index key beyond its fp8 scalars: one fp32 scale.
+_INDEX_SCALE_BYTES = 4
+
+
+class GuessError(SpecError):
+    """A head count or width that is not stated, and that only a known type's code would settle."""
+
+
+def switch(fields: Fields, rule: Switch) -> bool:
+    """The answer of a rule: fixed, or a flag of the file with the code's default."""
+    return rule if isinstance(rule, bool) else fields.flag(*rule)
+
+
+def attention_of(fields: Fields, known: ModelType, kind: str, hidden: int) -> dict[str, Any]:
+    """The attention of a layer of that kind as ``LayerGroup`` keys: attention, and index if any.
+
+    Raises
+    ------
+    SpecError
+        If a head count or width is absent and the model type's code derives none.
+    """
+    if fields.has("kv_lora_rank"):
+        return {"attention": _latent(fields, known), **_index(fields)}
+    other = fields.part("attention_other_setting") if kind == "sliding" else None
+    own = other if other is not None else fields
+    heads = _own(fields, kind, "heads") or own.needed(*HEAD_KEYS, most=MAX_HEADS)
+    kv_heads = _own(fields, kind, "kv_heads") or _kv_heads(own, known, kind, heads)
+    head_dim = _own(fields, kind, "head_dim") or _head_dim(fields, known, hidden, heads)
+    return {"attention": grouped(fields, known, kind, heads, kv_heads, head_dim)}
+
+
+def grouped(
+    fields: Fields, known: ModelType, kind: str, heads: int, kv_heads: int, head_dim: int
+) -> dict[str, Any]:
+    """MHA, GQA or MQA with those heads, and the biases and norms of the model type."""
+    value_dim = _own(fields, kind, "v_head_dim") or fields.integer("v_head_dim", most=MAX_WIDTH)
+    return {
+        "family": "mha" if kv_heads == heads else "mqa" if kv_heads == 1 else "gqa",
+        "n_heads": heads,
+        "n_kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "v_head_dim": value_dim or head_dim,
+        "qkv_bias": switch(fields, known.qkv_bias),
+        "output_bias": switch(fields, known.output_bias),
+        "output_gate": switch(fields, known.output_gate),
+        "qk_norm": switch(fields, known.qk_norm),
+        "sinks": known.sinks,
+        "value_from_key": kind == "full" and fields.flag("attention_k_eq_v"),
+    }
+
+
+def _own(fields: Fields, kind: str, what: str) -> int | None:
+    key = _OWN_KEYS.get((kind, what))
+    return fields.integer(key, most=MAX_WIDTH) if key else None
+
+
+def _head_dim(fields: Fields, known: ModelType, hidden: int, heads: int) -> int:
+    stated = fields.integer(*HEAD_DIM_KEYS, most=MAX_WIDTH)
+    if stated is not None:
+        return stated
+    name = fields.text("model_type")
+    if not known.head_dim_is_quotient:
+        raise GuessError(
+            f"{fields.path}: {fields.prefix}head_dim: is missing, and hidden_size / "
+            f"num_attention_heads would be a guess for model_type {name!r}; add it to the file"
+        )
+    if hidden % heads:
+        raise SpecError(
+            f"{fields.path}: {fields.prefix}head_dim: is missing, and {heads} heads do not divide "
+            f"hidden_size {hidden}; add head_dim to the file"
+        )
+    fields.assume(
+        f"head_dim: hidden_size / num_attention_heads = {hidden // heads}, as {name} computes it"
+    )
+    return hidden // heads
+
+
+def _kv_heads(fields: Fields, known: ModelType, kind: str, heads: int) -> int:
+    """KV heads: flags that fix the number first, then a stated number, then the type's default.
+
+    Falcon-7b states both multi_query and 71 KV heads; its code reads the flag.
+    """
+    flagged = _flagged_kv_heads(fields, heads)
+    if flagged is not None:
+        return flagged
+    if kind == "full" and fields.flag("attention_k_eq_v"):
+        stated = fields.integer("num_global_key_value_heads", most=MAX_HEADS)
+        if stated is not None:
+            return stated
+    decides = known.multi_query_decides and not fields.flag("new_decoder_architecture")
+    stated = None if decides else fields.integer(*KV_HEAD_KEYS, most=MAX_HEADS)
+    if stated is not None:
+        return stated
+    name = fields.text("model_type")
+    if known.kv_heads_default_to_heads:
+        fields.assume(f"num_key_value_heads: absent, so {heads} like the heads, as {name} reads it")
+        return heads
+    key = "multi_query" if decides else KV_HEAD_KEYS[0]
+    raise GuessError(
+        f"{fields.path}: {fields.prefix}{key}: is missing, and one KV head per head would be a "
+        f"guess for model_type {name!r}; add it to the file"
+    )
+
+
+_ATTENTION_TYPES = {
+    "multihead_attention": "mha", "multiquery_attention": "mqa", "grouped_query_attention": "gqa",
+}  # fmt: skip
+
+
+def _flagged_kv_heads(fields: Fields, heads: int) -> int | None:
+    """The number that a flag fixes: multi_query, attention_head_type, MPT's attn_config."""
+    if fields.flag("new_decoder_architecture"):
+        fields.settle("multi_query")
+        return None
+    if fields.has("multi_query"):
+        return 1 if fields.flag("multi_query") else heads
+    head_type = fields.text("attention_head_type")
+    if head_type is not None:
+        if head_type not in ("multiquery", "multihead"):
+            raise fields.error("attention_head_type", "must be multiquery or multihead")
+        return 1 if head_type == "multiquery" else heads
+    if fields.has("multi_query_attention"):
+        if not fields.flag("multi_query_attention"):
+            return heads
+        return fields.needed("multi_query_group_num", most=MAX_HEADS)
+    if fields.has("multi_query_group_num"):
+        raise SpecError(
+            f"{fields.path}: {fields.prefix}multi_query_attention: is missing; whether "
+            "multi_query_group_num counts depends on it"
+        )
+    inner = fields.part("attn_config")
+    return None if inner is None else _inner_kv_heads(inner, heads)
+
+
+def _inner_kv_heads(inner: Fields, heads: int) -> int | None:
+    kind = inner.text("attn_type")
+    if kind is not None and kind not in _ATTENTION_TYPES:
+        raise inner.error("attn_type", f"must be one of {', '.join(_ATTENTION_TYPES)}")
+    if kind is None:
+        return inner.integer("kv_n_heads", most=MAX_HEADS)
+    family = _ATTENTION_TYPES[kind]
+    if family == "gqa":
+        return inner.needed("kv_n_heads", most=MAX_HEADS)
+    return heads if family == "mha" else 1
+
+
+def _latent(fields: Fields, known: ModelType) -> dict[str, Any]:
+    """MLA; without q_lora_rank (V2-Lite, Moonlight) the query has no latent.
+
+    One latent serves every head, so KV heads and a common head width say nothing more.
+    """
+    fields.settle("num_key_value_heads", "head_dim", "qk_head_dim")
+    return {
+        "family": "mla",
+        "n_heads": fields.needed(*HEAD_KEYS, most=MAX_HEADS),
+        "latent_dim": fields.needed("kv_lora_rank", most=MAX_WIDTH),
+        "rope_dim": fields.needed("qk_rope_head_dim", most=MAX_WIDTH, least=0),
+        "nope_dim": fields.needed("qk_nope_head_dim", most=MAX_WIDTH),
+        "v_head_dim": fields.needed("v_head_dim", most=MAX_WIDTH),
+        "query_latent_dim": fields.integer("q_lora_rank", most=MAX_WIDTH),
+        "output_bias": switch(fields, known.output_bias),
+    }
+
+
+def _index(fields: Fields) -> dict[str, Any]:
+    """Keys of the sparse-attention index: fp8, with one scale per key.
+
+    ``index_kpool`` tokens (GLM-5.3) share one pooled key: 132 / 4 = 33 bytes per token and layer,
+    as in the index cache of vLLM's glm5next.
+    """
+    width = fields.integer("index_head_dim", most=MAX_WIDTH)
+    if width is None:
+        return {}
+    fields.settle("index_n_heads")  # queries and weights; the keys have one head
+    row_bytes = width + _INDEX_SCALE_BYTES
+    pool_tokens = fields.integer("index_kpool", most=MAX_WIDTH) or 1
+    if row_bytes % pool_tokens:
+        raise fields.error(
+            "index_kpool", f"{row_bytes} bytes of an index key over that many tokens are not whole"
+        )
+    return {
+        "index": (
+            {
+                "name": "index_key",
+                "bytes_per_copy": row_bytes // pool_tokens,
+                "sharding": "replicated",
+            },
+        )
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Decoder:
+    """Keys of one type; without ``head_dim`` the code divides d_model by the heads."""
+
+    layers: str = "decoder_layers"
+    heads: str = "decoder_attention_heads"
+    width: str = "decoder_ffn_dim"
+    head_dim: str | None = None
+    encoder_tokens: str | None = None
+    all_biases: bool = True
+    gated_key: str | None = None
+
+
+_BART = _Decoder(encoder_tokens="max_position_embeddings")
+_T5 = _Decoder(
+    layers="num_decoder_layers", heads="num_heads", width="d_ff", head_dim="d_kv",
+    all_biases=False, gated_key="feed_forward_proj",
+)  # fmt: skip
+_DECODERS = {
+    "whisper": _Decoder(encoder_tokens="max_source_positions"),
+    "bart": _BART, "mbart": _BART, "marian": _BART, "pegasus": _BART, "m2m_100": _BART,
+    "t5": _T5, "mt5": _T5, "umt5": _T5,
+}  # fmt: skip
+
+
+def is_encoder_decoder(fields: Fields) -> bool:
+    """Whether the file describes an encoder and a decoder that attends to it."""
+    return fields.text("model_type") in _DECODERS or fields.flag("is_encoder_decoder")
+
+
+def decoder_of(fields: Fields) -> dict[str, Any]:
+    """``ModelSpec`` keys of the decoder.
+
+    Raises
+    ------
+    SpecError
+        If the model type is not known here, or a needed key is missing.
+    """
+    name = fields.text("model_type")
+    keys = _DECODERS.get(name or "")
+    if keys is None:
+        known = ", ".join(_DECODERS)
+        raise SpecError(
+            f"{fields.path}: {fields.prefix}model_type: {name!r}: this encoder-decoder is not "
+            f"known; known: {known}"
+        )
+    own = ("is_encoder_decoder", "num_layers", "num_hidden_layers", "scale_embedding")
+    fields.settle(*own, *(key for key in fields.data if key.startswith("encoder_")))
+    n_layers = fields.needed(keys.layers, most=MAX_LAYERS // 2)
+    hidden = fields.needed("d_model", "hidden_size", most=MAX_WIDTH)
+    attention = _attention(fields, keys, hidden)
+    tokens = fields.integer(keys.encoder_tokens, most=MAX_TOKENS) if keys.encoder_tokens else None
+    return {
+        "model_dim": hidden,
+        "encoder_tokens": tokens,
+        "layers": [
+            {"count": n_layers, "attention": attention, "feed_forward": _block(fields, keys)},
+            {"count": n_layers, "attention": attention, "cached_over": "encoder"},
+        ],
+        "layer_order": [0, 1] * n_layers,
+        "uncounted_parts": (
+            "encoder weights",
+            *(("biases of query, value and output",) if keys.all_biases else ()),
+        ),
+    }
+
+
+def _attention(fields: Fields, keys: _Decoder, hidden: int) -> dict[str, Any]:
+    heads = fields.needed(keys.heads, most=MAX_HEADS)
+    if keys.head_dim is not None:
+        head_dim = fields.needed(keys.head_dim, most=MAX_WIDTH)
+    elif hidden % heads:
+        raise fields.error(keys.heads, f"does not divide d_model {hidden}")
+    else:
+        head_dim = hidden // heads
+        fields.assume(f"head_dim: d_model / {keys.heads} = {head_dim}, as the code computes it")
+    return {"family": "mha", "n_heads": heads, "head_dim": head_dim}
+
+
+def _block(fields: Fields, keys: _Decoder) -> dict[str, Any] | None:
+    width = fields.integer(keys.width, most=MAX_WIDTH)
+    if width is None:
+        fields.assume(f"feed_forward: left out, {keys.width} is not stated")
+        return None
+    gated = keys.gated_key is not None and "gated" in (fields.text(keys.gated_key) or "")
+    return {"kind": "dense", "hidden_dim": width, "gated": gated, "bias": keys.all_biases}

@@ -1,0 +1,340 @@
+"""config.json -> ModelSpec: find the language model, describe its layers, group equal ones."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from lrkv_plan.errors import SpecError, shown
+from lrkv_plan.huggingface.attention import (
+    HEAD_KEYS,
+    LATE_KEYS,
+    GuessError,
+    attention_of,
+    decoder_of,
+    is_encoder_decoder,
+    switch,
+)
+from lrkv_plan.huggingface.feed_forward import feed_forwards_of
+from lrkv_plan.huggingface.fields import (
+    HIDDEN_KEYS,
+    MAX_TOKENS,
+    MAX_VOCABULARY,
+    MAX_WIDTH,
+    Fields,
+    language_part,
+)
+from lrkv_plan.huggingface.layers import Layer, layers_of, state_of, window_of
+from lrkv_plan.huggingface.model_types import (
+    UNCOUNTED_KEYS,
+    UNSUPPORTED_KEYS,
+    UNSUPPORTED_TYPES,
+    ModelType,
+    model_type_of,
+)
+from lrkv_plan.huggingface.puzzle import puzzle_layers
+from lrkv_plan.huggingface.unread import check_unread
+from lrkv_plan.schema import explain
+from lrkv_plan.specs.model import LayerGroup, ModelSpec, Norms
+
+_CONTEXT_KEYS = (
+    "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_sequence_length",
+    "model_max_length", "n_ctx", "max_target_positions",
+)  # fmt: skip
+_DRAFT_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float8_e4m3fn": "fp8"}
+
+
+def model_name(config: dict[str, Any], path: Path) -> str:
+    """The last part of ``_name_or_path``, else the file's stem, or its folder's name."""
+    stated = config.get("_name_or_path")
+    tail = stated.rstrip("/").rpartition("/")[2] if isinstance(stated, str) else ""
+    if not tail:
+        tail = path.resolve().parent.name if path.stem == "config" else path.stem
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", tail).strip("-")[:200] or "model"
+
+
+def source_of(path: Path) -> dict[str, Any]:
+    """Where the figures come from: the file, read today."""
+    return {"citation": f"imported from {path.name}", "read_on": dt.date.today()}
+
+
+def whole_model(fields: Fields, known: ModelType) -> dict[str, Any]:
+    """``ModelSpec`` keys outside the layers; what is not stated stays out."""
+    _mention_quantization(fields)
+    context = _context(fields)
+    return {
+        "vocab_size": _vocabulary(fields),
+        "tied_embeddings": _tied(fields, known),
+        "head_bias": switch(fields, known.head_bias),
+        "position_embeddings": _positions(known, context),
+        "max_context_tokens": context,
+        "weight_dtype": _dtype(fields),
+        "norms": _norms(fields, known),
+        "draft_layers": _draft_layers(fields),
+    }
+
+
+def _context(fields: Fields) -> int | None:
+    # These differ in meaning between types, so the first one counts and others may disagree.
+    key = next((key for key in _CONTEXT_KEYS if fields.has(key)), None)
+    return fields.integer(key, most=MAX_TOKENS) if key else None
+
+
+def _vocabulary(fields: Fields) -> int | None:
+    narrow = fields.integer("word_embed_proj_dim", most=MAX_WIDTH)
+    if narrow is not None and narrow != fields.integer("hidden_size", most=MAX_WIDTH):
+        fields.assume(f"vocab_size: left out, embeddings are {narrow} wide and projected")
+        return None
+    size = fields.integer("vocab_size", "padded_vocab_size", most=MAX_VOCABULARY)
+    if size is None:
+        fields.assume("vocab_size: not stated")
+    return size
+
+
+def _tied(fields: Fields, known: ModelType) -> bool | None:
+    if fields.has("tie_word_embeddings"):
+        return fields.flag("tie_word_embeddings")
+    if known.tied is not None:
+        name = fields.text("model_type")
+        fields.assume(
+            f"tie_word_embeddings: absent, {str(known.tied).lower()} in the code of {name}"
+        )
+    return known.tied
+
+
+def _positions(known: ModelType, context: int | None) -> int | None:
+    if known.extra_positions is None or context is None:
+        return None
+    return context + known.extra_positions
+
+
+def _norms(fields: Fields, known: ModelType) -> Norms | None:
+    """The type's norms; Falcon's number depends on its layout, OPT-350m has no last one."""
+    norms = known.norms
+    if norms is None:
+        return None
+    if fields.has("new_decoder_architecture", "parallel_attn"):
+        two_inputs = fields.flag("new_decoder_architecture") and (
+            fields.integer("num_ln_in_parallel_attn", most=2) != 1
+        )
+        if two_inputs or not fields.flag("parallel_attn", default=True):
+            norms = norms.model_copy(update={"per_feed_forward": 1})
+    if known.one_norm_when and fields.flag(known.one_norm_when):
+        norms = norms.model_copy(update={"per_feed_forward": 0})
+    if not fields.flag("do_layer_norm_before", default=True):
+        norms = norms.model_copy(update={"final": False})
+    return norms
+
+
+def _dtype(fields: Fields) -> str | None:
+    """The checkpoint's own weight format: what a quantization states, else the dtype."""
+    quantised = _quantised_dtype(fields)
+    if quantised is not None:
+        return quantised
+    stated = fields.text("torch_dtype", "dtype")
+    if stated is not None and stated not in _DTYPES:
+        fields.assume(f"weight_dtype: {stated[:40]!r} is not a known format")
+    return _DTYPES.get(stated or "")
+
+
+def _draft_layers(fields: Fields) -> int:
+    key = next((key for key in _DRAFT_KEYS if fields.has(key)), None)
+    return (fields.integer(key, most=1_000, least=0) or 0) if key else 0
+
+
+def _quantised_dtype(fields: Fields) -> str | None:
+    """The weight format that the quantization names without doubt; None for all others."""
+    quantization = fields.part("quantization_config")
+    if quantization is None:
+        return None
+    method = str(quantization.value("quant_method")).lower()
+    if method in ("gptq", "awq"):
+        return "int4" if quantization.value("bits") == 4 else None
+    return method if method in ("fp8", "mxfp4") else None
+
+
+def _mention_quantization(fields: Fields) -> None:
+    quantization = fields.part("quantization_config")
+    if quantization is None:
+        return
+    method = quantization.value("quant_algo") or quantization.value("quant_method")
+    name = _quantised_dtype(fields)
+    told = f"counted as {name}" if name else "counted in 16 bit unless --weight-dtype says more"
+    fields.assume(
+        f"weights are quantized ({str(method)[:40]}), {told}; that does not decide the cache's "
+        "format"
+    )
+    proposed = (quantization.value(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
+    scheme = next(filter(None, proposed), None)
+    if scheme is not None:
+        fields.assume(f"the file proposes a cache format: kv_cache_scheme {shown(scheme)}")
+
+
+_ATTENDING = ("full", "sliding", "chunked", "parallel")
+
+
+def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
+    """The model that a Hugging Face config.json describes.
+
+    What the file leaves open and the code of its model type settles is listed in ``remarks``; what
+    neither settles and the cache depends on is an error.
+
+    Raises
+    ------
+    SpecError
+        One line naming file, key, value and what is allowed.
+
+    Examples
+    --------
+    >>> llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+    ...          "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336}
+    >>> model = import_config(llama, Path("llama.json"))
+    >>> model.layers[0].attention.label(), model.remarks[0]
+    ('gqa:8', 'head_dim: hidden_size / num_attention_heads = 128, as llama computes it')
+    """
+    whole_file = Fields(config, path)
+    fields, towers = language_part(whole_file)
+    _refuse_unsupported(fields)
+    known = model_type_of(fields.text("model_type"))
+    described = _described(whole_file, fields, known)
+    whole = whole_model(fields, known)
+    parts = [*described.pop("uncounted_parts"), *known.uncounted, *towers]
+    if known.bias_key and not fields.has(known.bias_key):
+        parts.append(f"biases of query, key and value, if {known.bias_key}, which is not stated")
+    if known.extra_positions is not None and whole["position_embeddings"] is None:
+        parts.append("learned position embeddings, whose number is not stated")
+    check_unread(whole_file, fields)
+    try:
+        return ModelSpec.model_validate(
+            {
+                "name": model_name(config, path),
+                "source": source_of(path),
+                **whole,
+                **described,
+                "uncounted_parts": tuple(parts),
+                "remarks": tuple(fields.remarks),
+            }
+        )
+    except ValidationError as error:
+        raise SpecError(f"{path}: {explain(error)}") from None
+
+
+def _described(whole_file: Fields, fields: Fields, known: ModelType) -> dict[str, Any]:
+    """``ModelSpec`` keys of the layers, from a decoder or an encoder-decoder."""
+    if is_encoder_decoder(fields):
+        return decoder_of(fields)
+    try:
+        return _decoder_only(fields, known)
+    except SpecError as error:
+        # A type that is not known is told by its own keys rather than by what they stand for.
+        if isinstance(error, GuessError) or not fields.has(*HEAD_KEYS):
+            fields.settle(*LATE_KEYS)
+            check_unread(whole_file, fields)
+        raise
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    name = (fields.text("model_type") or "").removesuffix("_text")
+    if name in UNSUPPORTED_TYPES:
+        raise fields.error("model_type", f"not supported: {UNSUPPORTED_TYPES[name]}")
+    for key, reason in UNSUPPORTED_KEYS.items():
+        if fields.value(key) not in (None, False, []):
+            raise fields.error(key, f"not supported: {reason}")
+    for key in model_type_of(name).must_state:
+        spellings = key.split("|")
+        if not fields.has(*spellings):
+            raise fields.missing(*spellings)
+
+
+def _decoder_only(fields: Fields, known: ModelType) -> dict[str, Any]:
+    hidden = fields.needed(*HIDDEN_KEYS, most=MAX_WIDTH)
+    if fields.has("block_configs"):
+        rows = puzzle_layers(fields, known, hidden)
+    else:
+        rows = _rows(fields, known, hidden)
+    groups, order = _grouped(fields, rows)
+    return {
+        "model_dim": hidden,
+        "layers": groups,
+        "layer_order": order if len(groups) > 1 else None,
+        "uncounted_parts": _uncounted(fields, known, groups),
+    }
+
+
+def _rows(fields: Fields, known: ModelType, hidden: int) -> list[dict[str, Any]]:
+    """One ``LayerGroup`` input per layer."""
+    layers = layers_of(fields, known)
+    mixers = _mixers(fields, known, {layer.mixer for layer in layers}, hidden)
+    blocks = feed_forwards_of(fields, known, layers, hidden)
+    return [
+        {"count": 1, **_layer(mixers[layer.mixer], layer), "feed_forward": block}
+        for layer, block in zip(layers, blocks, strict=True)
+    ]
+
+
+def _mixers(
+    fields: Fields, known: ModelType, names: set[str], hidden: int
+) -> dict[str, dict[str, Any]]:
+    """``LayerGroup`` keys of each mixer. Attention comes last, when all other keys were taken."""
+    mixers: dict[str, dict[str, Any]] = {
+        name: {"state": state_of(fields, name, hidden), **window_of(fields, name)}
+        for name in sorted(names)
+    }
+    for name, group in mixers.items():
+        if name in _ATTENDING:
+            group |= attention_of(fields, known, name, hidden)
+    return mixers
+
+
+def _layer(mixer: dict[str, Any], layer: Layer) -> dict[str, Any]:
+    group = dict(mixer)
+    if not layer.has_index:
+        group.pop("index", None)
+    if layer.reuses_cache and "attention" in group:
+        group["reuses_cache"] = True
+    return group
+
+
+def _grouped(fields: Fields, rows: list[dict[str, Any]]) -> tuple[list[LayerGroup], list[int]]:
+    """Equal layers as groups in order of first appearance, and the group of each layer."""
+    numbers: dict[LayerGroup, int] = {}
+    seen: dict[str, int] = {}  # a row is validated once per distinct text
+    order: list[int] = []
+    for row in rows:
+        text = repr(row)
+        if text not in seen:
+            try:
+                group = LayerGroup.model_validate(row)
+            except ValidationError as error:
+                raise SpecError(f"{fields.path}: {explain(error)}") from None
+            seen[text] = numbers.setdefault(group, len(numbers))
+        order.append(seen[text])
+    groups = [g.model_copy(update={"count": order.count(i)}) for g, i in numbers.items()]
+    return groups, order
+
+
+def _uncounted(fields: Fields, known: ModelType, groups: list[LayerGroup]) -> tuple[str, ...]:
+    """Weights that the spec has no place for."""
+    parts = []
+    recurrent = sum(group.count for group in groups if group.state)
+    if recurrent:
+        parts.append(f"weights of {recurrent} recurrent layers")
+    if switch(fields, known.wide_qk_norm):
+        parts.append("query and key norms that span all heads")
+    if known.experts is not None and any(
+        group.feed_forward is not None and group.feed_forward.kind == "experts" for group in groups
+    ):
+        parts.append(known.experts.uncounted)
+    if not fields.flag("no_bias", default=True):
+        parts.append("biases (no_bias is false)")
+    parts += [part for key, part in UNCOUNTED_KEYS.items() if fields.value(key)]
+    if fields.has("sparse_attention_config"):
+        fields.assume(
+            "sparse_attention_config: how index keys are stored is not public; they are not counted"
+        )
+    return tuple(dict.fromkeys(filter(None, parts)))

@@ -1,0 +1,593 @@
+"""Which mixer each layer has, and the state that recurrent ones keep.
+
+A mixer is named by one word: full, sliding, chunked, linear, mamba, conv, parallel (attention and
+mamba side by side) or none. Lists in the file win over the rule of the model type. A short
+convolution of kernel k keeps k - 1 columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from lrkv_plan.errors import SpecError, shown
+from lrkv_plan.huggingface.fields import (
+    LAYER_KEYS,
+    MAX_HEADS,
+    MAX_LAYERS,
+    MAX_TOKENS,
+    MAX_WIDTH,
+    Fields,
+    is_whole,
+)
+from lrkv_plan.huggingface.model_types import MODEL_TYPES, ModelType
+
+
+def every_nth_full(n: int, n_layers: int, otherwise: str) -> list[str]:
+    """Every n-th layer full, the others ``otherwise``.
+
+    Examples
+    --------
+    >>> every_nth_full(2, 5, "linear")
+    ['linear', 'full', 'linear', 'full', 'linear']
+    """
+    return [otherwise if (i + 1) % n else "full" for i in range(n_layers)]
+
+
+def _linear_groups(fields: Fields, n_layers: int) -> list[str]:
+    """Ring- and Ling-linear: the last of each group is full, and so is what exceeds the groups."""
+    size = fields.needed("layer_group_size", most=MAX_LAYERS)
+    whole = n_layers // size * size
+    return ["full" if (i + 1) % size == 0 or i >= whole else "linear" for i in range(n_layers)]
+
+
+def _repeated_blocks(fields: Fields, n_layers: int) -> list[str]:
+    """RecurrentGemma: the block types in turn; its attention has a window in every layer."""
+    key = "block_types"
+    stated = fields.items(key)
+    if stated is None:
+        raise fields.missing(key)
+    if not 1 <= len(stated) <= MAX_LAYERS:
+        raise fields.error(key, f"must have 1 to {MAX_LAYERS:,} entries")
+    words = fields.choices(key, {"recurrent": "lru", "attention": "sliding"}, len(stated)) or []
+    return [words[i % len(words)] for i in range(n_layers)]
+
+
+def _window_flags(fields: Fields, n_layers: int) -> list[str]:
+    """SmallThinker: 1 marks a layer with a window; without the list every layer is full."""
+    flags = fields.choices("sliding_window_layout", {0: "full", 1: "sliding"}, n_layers)
+    if flags is None:
+        fields.assume("sliding_window_layout: absent, so every layer is full, as the code reads it")
+        fields.settle("sliding_window_size")
+    return flags or ["full"] * n_layers
+
+
+def _global_between_windows(fields: Fields, n_layers: int) -> list[str]:
+    """AFMoE: every n-th layer is global, the others have a window."""
+    every = fields.needed("global_attn_every_n_layers", most=MAX_LAYERS)
+    return every_nth_full(every, n_layers, "sliding")
+
+
+def _expanded_types(fields: Fields, n_layers: int) -> list[str]:
+    """GPT-Neo: pairs of a list of kinds and how often it is repeated."""
+    key = "attention_types"
+    fields.settle("attention_layers")
+    pairs = fields.items(key)
+    if pairs is None:
+        raise fields.missing(key)
+    words: list[object] = []
+    for pair in pairs:
+        if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], list)):
+            raise fields.error(key, "must be pairs of a list of kinds and a number")
+        kinds, times = pair
+        if not is_whole(times) or not 0 <= times <= n_layers or len(kinds) > n_layers:
+            raise fields.error(key, f"must describe {n_layers} layers")
+        words += kinds * times
+        if len(words) > n_layers:
+            raise fields.error(key, f"describes more than {n_layers} layers")
+    expanded = Fields({key: words}, fields.path, fields.prefix)
+    return expanded.choices(key, {"global": "full", "local": "sliding"}, n_layers) or []
+
+
+def _full_between_convolutions(fields: Fields, n_layers: int) -> list[str]:
+    """LFM2 without layer_types: the listed layers are full; without the list every layer is."""
+    chosen = fields.indices("full_attn_idxs", n_layers)
+    if chosen is None:
+        fields.assume("full_attn_idxs: absent, so every layer is full, as the code reads it")
+        return ["full"] * n_layers
+    return ["full" if i in chosen else "conv" for i in range(n_layers)]
+
+
+PATTERNS: dict[str, Callable[[Fields, int], list[str]]] = {
+    "layer_group_size": _linear_groups,
+    "block_types": _repeated_blocks,
+    "sliding_window_layout": _window_flags,
+    "global_attn_every_n_layers": _global_between_windows,
+    "attention_types": _expanded_types,
+    "full_attn_idxs": _full_between_convolutions,
+}
+"""By the name that a ``ModelType`` gives its pattern."""
+
+
+class Layer(NamedTuple):
+    """One block: its mixer, and which feed-forward it has ("by_rule", dense, experts, none)."""
+
+    mixer: str
+    block: str = "by_rule"
+    reuses_cache: bool = False
+    has_index: bool = True
+
+
+_LAYER_TYPES = {
+    "full_attention": "full", "attention": "full", "global_attention": "full",
+    "sliding_attention": "sliding", "chunked_attention": "chunked",
+    "linear_attention": "linear", "mamba": "mamba", "mamba2": "mamba", "conv": "conv",
+    "deepseek_sparse_attention": "full",
+}  # fmt: skip
+# Transformers 5 writes one word for every recurrent layer, and another for a sparse-index layer;
+# what they stand for follows from the type.
+_MAMBA_WORDS = {"linear_attention": "mamba"}
+_INDEX_WORDS = {"indexed_attention": "full"}
+_WORDS_OF_TYPE = {
+    "jamba": _MAMBA_WORDS, "bamba": _MAMBA_WORDS, "granitemoehybrid": _MAMBA_WORDS,
+    "falcon_h1": {**_MAMBA_WORDS, "hybrid": "parallel"},
+    "deepseek_v32": _INDEX_WORDS, "glm_moe_dsa": _INDEX_WORDS, "glm5_next": _INDEX_WORDS,
+}  # fmt: skip
+# Nemotron-H: every letter, or word in later files, is a block of its own.
+_PATTERN_LETTERS = {
+    "M": Layer("mamba", "none"), "*": Layer("full", "none"),
+    "-": Layer("none", "dense"), "E": Layer("none", "experts"),
+}  # fmt: skip
+_PATTERN_WORDS = {
+    "mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-",
+    "moe": "E",
+}  # fmt: skip
+
+
+def layers_of(fields: Fields, known: ModelType) -> list[Layer]:
+    """One ``Layer`` per block of the file.
+
+    Raises
+    ------
+    SpecError
+        If a list has the wrong length or an unknown word, or windowed layers are not told apart.
+    """
+    if fields.text("model_type") == "nemotron_h":
+        return _separate_blocks(fields)
+    n_layers = fields.needed(*LAYER_KEYS, most=MAX_LAYERS)
+    if known.pattern == "only_mamba":
+        return _only_mamba(fields, n_layers)
+    layers = [Layer(mixer) for mixer in _mixers(fields, known, n_layers)]
+    layers = _with_shared_index(fields, layers)
+    return _with_reused_caches(fields, layers)
+
+
+def _separate_blocks(fields: Fields) -> list[Layer]:
+    """Nemotron-H: a text of letters, or a list of words that may stand for the layer count."""
+    key = "hybrid_override_pattern"
+    words = fields.items("layers_block_type")
+    if words is not None and not fields.has(key):
+        n_layers = fields.integer(*LAYER_KEYS, most=MAX_LAYERS) or min(len(words), MAX_LAYERS)
+        letters = fields.choices("layers_block_type", _PATTERN_WORDS, n_layers) or []
+        return [_PATTERN_LETTERS[letter] for letter in letters]
+    pattern = fields.text(key)
+    if pattern is None:
+        raise SpecError(f"{fields.path}: {fields.prefix}{key} (or layers_block_type): is missing")
+    n_layers = fields.needed(*LAYER_KEYS, most=MAX_LAYERS)
+    unknown = set(pattern) - set(_PATTERN_LETTERS)
+    if unknown:
+        raise fields.error(key, f"letters must be among {' '.join(_PATTERN_LETTERS)}")
+    if len(pattern) != n_layers:
+        raise fields.error(key, f"has {len(pattern)} letters for {n_layers} layers")
+    return [_PATTERN_LETTERS[letter] for letter in pattern]
+
+
+def _only_mamba(fields: Fields, n_layers: int) -> list[Layer]:
+    """Mamba, Mamba-2, FalconMamba: every block is a mixer without a feed-forward part."""
+    if fields.value("attention_layers_idx"):
+        raise fields.error("attention_layers_idx", "attention between Mamba layers is not modelled")
+    return [Layer("mamba", "none")] * n_layers
+
+
+def _with_shared_index(fields: Fields, layers: list[Layer]) -> list[Layer]:
+    """GLM-5.2, GLM-5.3: layers that take over the choice of an earlier one keep no index keys."""
+    has_index = _index_layers(fields, len(layers))
+    if all(has_index):
+        return layers
+    fields.assume("layers whose index is shared keep no index keys")
+    return [x._replace(has_index=own) for x, own in zip(layers, has_index, strict=True)]
+
+
+def _index_layers(fields: Fields, n_layers: int) -> list[bool]:
+    """Whether each layer has an index of its own: a list, letters, or every n-th from an offset."""
+    types = fields.choices("indexer_types", {"full": "full", "shared": "shared"}, n_layers)
+    if types is not None:
+        fields.settle("index_topk_pattern", "index_topk_freq", "index_skip_topk_offset")
+        return [kind == "full" for kind in types]
+    key = "index_topk_pattern"
+    if fields.has(key):
+        pattern = fields.text(key) or ""
+        if len(pattern) != n_layers or set(pattern) - {"F", "S"}:
+            raise fields.error(key, f"must be {n_layers} letters F (own index) and S (shared)")
+        return [letter == "F" for letter in pattern]
+    every = fields.integer("index_topk_freq", most=MAX_LAYERS) or 1
+    if every == 1:
+        fields.settle("index_skip_topk_offset")
+        return [True] * n_layers
+    first = fields.needed("index_skip_topk_offset", most=MAX_LAYERS, least=0)
+    return [max(i - first + 1, 0) % every == 0 for i in range(n_layers)]
+
+
+def _with_reused_caches(fields: Fields, layers: list[Layer]) -> list[Layer]:
+    shared = fields.integer("num_kv_shared_layers", most=len(layers) - 1, least=0) or 0
+    first = len(layers) - shared
+    return [x._replace(reuses_cache=i >= first) for i, x in enumerate(layers)]
+
+
+def _mixers(fields: Fields, known: ModelType, n_layers: int) -> list[str]:
+    for reader in _READERS:
+        mixers = reader(fields, n_layers)
+        if mixers is not None:
+            fields.settle(*_SETTLED_BY_LISTS)
+            return _without_unused_window(fields, mixers)
+    if known.pattern:
+        return PATTERNS[known.pattern](fields, n_layers)
+    if fields.text("model_type") in ("llama4", "llama4_text"):
+        return _chunked_between_global(fields, n_layers)
+    return _windows_by_rule(fields, known, n_layers)
+
+
+def _without_unused_window(fields: Fields, mixers: list[str]) -> list[str]:
+    """``use_sliding_window: false`` makes listed sliding layers full ones."""
+    if "sliding" not in mixers:
+        fields.settle("sliding_window", "use_sliding_window")
+    if fields.flag("use_sliding_window", default=True):
+        return mixers
+    fields.settle("sliding_window")
+    return ["full" if mixer == "sliding" else mixer for mixer in mixers]
+
+
+def _listed(fields: Fields, n_layers: int) -> list[str] | None:
+    name = (fields.text("model_type") or "").removesuffix("_text")
+    words = {**_LAYER_TYPES, **_WORDS_OF_TYPE.get(name, {})}
+    for key in ("layer_types", "layers_block_type"):
+        mixers = fields.choices(key, words, n_layers)
+        if mixers is not None:
+            return mixers
+    flags = fields.choices("hybrid_layer_pattern", {0: "full", 1: "sliding"}, n_layers)
+    return flags or fields.choices("attn_type_list", {0: "linear", 1: "full"}, n_layers)
+
+
+def _linear_lists(fields: Fields, n_layers: int) -> list[str] | None:
+    """Kimi-Linear: two lists of layer numbers that start at 1."""
+    inner = fields.part("linear_attn_config")
+    if inner is None:
+        return None
+    full = inner.indices("full_attn_layers", n_layers, first=1)
+    if full is None:
+        raise SpecError(f"{fields.path}: {inner.prefix}full_attn_layers: is missing or null")
+    linear = inner.indices("kda_layers", n_layers, first=1)
+    if linear is not None and (linear & full or len(linear | full) != n_layers):
+        raise inner.error("kda_layers", "with full_attn_layers must name every layer once")
+    return ["full" if i in full else "linear" for i in range(n_layers)]
+
+
+def _attention_numbers(fields: Fields, n_layers: int) -> list[str] | None:
+    """Bamba's list, Jamba's period and offset, Falcon-H1's parallel blocks."""
+    chosen = fields.indices("attn_layer_indices", n_layers)
+    period = fields.integer("attn_layer_period", most=MAX_LAYERS)
+    if period is not None:
+        offset = fields.needed("attn_layer_offset", most=MAX_LAYERS, least=0)
+        chosen = set(range(offset, n_layers, period))
+    if chosen is not None:
+        return ["full" if i in chosen else "mamba" for i in range(n_layers)]
+    return ["parallel"] * n_layers if fields.text("model_type") == "falcon_h1" else None
+
+
+def _interval(fields: Fields, n_layers: int) -> list[str] | None:
+    every = fields.integer("full_attention_interval", most=MAX_LAYERS)
+    return None if every is None else every_nth_full(every, n_layers, "linear")
+
+
+_READERS: tuple[Callable[[Fields, int], list[str] | None], ...] = (
+    _listed, _linear_lists, _attention_numbers, _interval,
+)  # fmt: skip
+
+
+def _chunked_between_global(fields: Fields, n_layers: int) -> list[str]:
+    """Llama 4: layers without rotary embedding are global, the others see one chunk."""
+    if not fields.has("attention_chunk_size"):
+        if "attention_chunk_size" in fields.data:
+            return ["full"] * n_layers
+        raise SpecError(f"{fields.path}: {fields.prefix}attention_chunk_size: is missing")
+    if fields.items("no_rope_layers"):
+        rotary = fields.choices("no_rope_layers", {0: "full", 1: "chunked"}, n_layers)
+        return rotary or []
+    every = fields.integer("no_rope_layer_interval", most=MAX_LAYERS)
+    if every is None:
+        every = 4
+        fields.assume(
+            "every 4th layer is global: no_rope_layers is absent, 4 is the code's default"
+        )
+    return every_nth_full(every, n_layers, "chunked")
+
+
+# Rules that a list with one entry per layer has already spelled out.
+_SETTLED_BY_LISTS = (
+    "full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern",
+    "max_window_layers", "global_attn_every_n_layers", "full_attn_idxs", "layer_group_size",
+    "no_rope_layers", "no_rope_layer_interval",
+)  # fmt: skip
+
+WINDOW_RULES: dict[str, int] = {
+    "odd_full": 2, "every_4th_full": 4, "every_5th_full": 5, "every_6th_full": 6,
+}  # fmt: skip
+
+
+def _windows_by_rule(fields: Fields, known: ModelType, n_layers: int) -> list[str]:
+    pattern = _stated_pattern(fields, n_layers)
+    if pattern is not None and fields.has("sliding_window"):
+        return pattern
+    rule = known.window
+    if rule == "upper":
+        return _upper_layers(fields, n_layers)
+    if not fields.has("sliding_window"):
+        fields.settle("use_sliding_window", "max_window_layers", "sliding_window_pattern")
+        if "sliding_window" not in fields.data and (rule in WINDOW_RULES or pattern):
+            raise SpecError(f"{fields.path}: {fields.prefix}sliding_window: is missing")
+        if rule == "every" and "sliding_window" not in fields.data:
+            fields.assume("sliding_window: absent, so no window is assumed")
+        return ["full"] * n_layers
+    if not fields.flag("use_sliding_window", default=True):
+        fields.settle("sliding_window", "max_window_layers")
+        return ["full"] * n_layers
+    if rule == "every":
+        return ["sliding"] * n_layers
+    if rule in WINDOW_RULES:
+        every = WINDOW_RULES[rule]
+        fields.assume(f"every {every}. layer is full: the rule of the code, not of the file")
+        return every_nth_full(every, n_layers, "sliding")
+    raise fields.error(
+        "sliding_window",
+        "which layers use it is not stated: add layer_types, or set sliding_window to null to "
+        "count every layer in full",
+    )
+
+
+def _stated_pattern(fields: Fields, n_layers: int) -> list[str] | None:
+    """``sliding_window_pattern``: 6 (every 6th layer is full) or text such as LLLG."""
+    key = "sliding_window_pattern"
+    value = fields.value(key)
+    if isinstance(value, str):
+        if not value or set(value) - {"L", "G"}:
+            raise fields.error(key, "must be a number, or letters L (sliding) and G (full)")
+        names = {"L": "sliding", "G": "full"}
+        return [names[value[i % len(value)]] for i in range(n_layers)]
+    every = fields.integer(key, most=MAX_LAYERS)
+    return None if every is None else every_nth_full(every, n_layers, "sliding")
+
+
+def _upper_layers(fields: Fields, n_layers: int) -> list[str]:
+    """Qwen2: with use_sliding_window the first max_window_layers are full, the rest slide."""
+    if not fields.flag("use_sliding_window") or not fields.has("sliding_window"):
+        fields.settle("sliding_window", "max_window_layers")
+        return ["full"] * n_layers
+    first = fields.needed("max_window_layers", most=MAX_LAYERS, least=0)
+    return ["full" if i < first else "sliding" for i in range(n_layers)]
+
+
+def _window_keys(fields: Fields) -> tuple[str, ...]:
+    """Spellings of the window: RecurrentGemma and GPT-Neo have words of their own."""
+    others = ("attention_window_size", "window_size")
+    stated = ("sliding_window", "sliding_window_size")
+    return stated if fields.has(*stated) else stated + others
+
+
+def window_of(fields: Fields, mixer: str) -> dict[str, object]:
+    """``LayerGroup`` keys of a windowed layer, empty for others."""
+    if mixer == "sliding":
+        return {
+            "window_tokens": fields.needed(*_window_keys(fields), most=MAX_TOKENS),
+            "window_kind": "sliding",
+        }
+    if mixer == "chunked":
+        return {
+            "window_tokens": fields.needed("attention_chunk_size", most=MAX_TOKENS),
+            "window_kind": "chunked",
+        }
+    return {}
+
+
+_RECURRENT = ("linear", "mamba", "parallel", "conv", "lru")
+_STATE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_STATE_DTYPE_KEYS = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
+
+
+def state_of(fields: Fields, mixer: str, hidden: int) -> tuple[dict[str, Any], ...]:
+    """``FixedTensor`` fields of one recurrent layer; empty for mixers that keep no state.
+
+    Raises
+    ------
+    SpecError
+        If a head count, width or kernel of the recurrent layer is missing.
+    """
+    if mixer not in _RECURRENT:
+        return ()
+    name = (fields.text("model_type") or "").removesuffix("_text")
+    if name not in MODEL_TYPES:
+        fields.assume(
+            f"model_type {shown(name)} is not known here: its {mixer} layers are taken to hold "
+            "the state that their keys suggest"
+        )
+    if mixer == "lru":
+        return _gated_lru(fields, hidden)
+    if mixer in ("mamba", "parallel"):
+        return _mamba(fields, name, hidden)
+    if mixer == "conv":
+        kernel = fields.needed("conv_L_cache", most=MAX_WIDTH, least=2)
+        return _columns(fields, kernel, ("conv", hidden, 1))
+    return _linear(fields, name)
+
+
+def _mamba(fields: Fields, name: str, hidden: int) -> tuple[dict[str, Any], ...]:
+    """Mamba 1 or 2, as the type or the keys tell."""
+    if name in ("mamba", "falcon_mamba"):
+        return _only_mamba1(fields, hidden)
+    return _mamba1(fields, hidden) if fields.has("mamba_dt_rank") else _mamba2(fields, hidden)
+
+
+def _linear(fields: Fields, name: str) -> tuple[dict[str, Any], ...]:
+    """Kimi delta attention, lightning attention, else a gated delta net."""
+    inner = fields.part("linear_attn_config")
+    if inner is not None:
+        return _delta_attention(fields, inner, "num_heads", "head_dim", "short_conv_kernel_size")
+    if name in ("glm5_next", "kimi_linear"):
+        keys = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+        return _delta_attention(fields, fields, *keys)
+    if name in ("minimax", "minimax_text_01"):
+        return _lightning(fields, _state_bytes(fields))
+    if name == "bailing_moe_linear":
+        fields.assume("recurrent state: kept in float32, which the file does not state")
+        return _lightning(fields, _STATE_BYTES["float32"])
+    return _gated_delta_net(fields)
+
+
+def _tensor(name: str, copies: int, scalars: int, scalar_bytes: int) -> dict[str, Any]:
+    """One state tensor of ``copies`` times ``scalars``."""
+    return {
+        "name": name, "copies": copies, "bytes_per_copy": scalars * scalar_bytes,
+        "scalar_bytes": scalar_bytes,
+    }  # fmt: skip
+
+
+def _columns(
+    fields: Fields, kernel: int, *rows: tuple[str, int, int]
+) -> tuple[dict[str, Any], ...]:
+    """Convolution columns: (name, copies, scalars per copy and column); a draft token adds one."""
+    size = 4 if fields.text("torch_dtype", "dtype") == "float32" else 2
+    return tuple(
+        {**_tensor(n, c, (kernel - 1) * width, size), "bytes_per_draft_token": width * size}
+        for n, c, width in rows
+    )
+
+
+def _state_bytes(fields: Fields) -> int:
+    """Bytes per scalar of the recurrent state."""
+    stated = fields.text(*_STATE_DTYPE_KEYS)
+    dtype = stated if stated is not None else fields.text("torch_dtype", "dtype")
+    if stated is not None and dtype not in _STATE_BYTES:
+        key = next(key for key in _STATE_DTYPE_KEYS if fields.has(key))
+        raise fields.error(key, f"must be one of {', '.join(_STATE_BYTES)}")
+    size = _STATE_BYTES.get(dtype or "", 2)
+    if stated is None:
+        fields.assume(f"recurrent state: its format is not stated, {size} bytes per scalar assumed")
+    return size
+
+
+def _gated_delta_net(fields: Fields) -> tuple[dict[str, Any], ...]:
+    """Qwen3-Next, Qwen3.5: one key x value matrix per value head, and columns of q, k and v."""
+    key_heads = fields.needed("linear_num_key_heads", most=MAX_HEADS)
+    value_heads = fields.needed("linear_num_value_heads", most=MAX_HEADS)
+    key_dim = fields.needed("linear_key_head_dim", most=MAX_WIDTH)
+    value_dim = fields.needed("linear_value_head_dim", most=MAX_WIDTH)
+    kernel = fields.needed("linear_conv_kernel_dim", most=MAX_WIDTH, least=2)
+    return (
+        _tensor("recurrent", value_heads, key_dim * value_dim, _state_bytes(fields)),
+        *_columns(
+            fields,
+            kernel,
+            ("conv_key_query", key_heads, 2 * key_dim),
+            ("conv_value", value_heads, value_dim),
+        ),
+    )
+
+
+def _delta_attention(
+    fields: Fields, inner: Fields, heads_key: str, dim_key: str, kernel_key: str
+) -> tuple[dict[str, Any], ...]:
+    """Kimi delta attention: a head_dim x head_dim matrix per head, and columns of q, k and v."""
+    heads = inner.needed(heads_key, most=MAX_HEADS)
+    head_dim = inner.needed(dim_key, most=MAX_WIDTH)
+    kernel = inner.needed(kernel_key, most=MAX_WIDTH, least=2)
+    inner.assume("recurrent state: kept in float32, which the file does not state")
+    columns = [(f"conv_{part}", heads, head_dim) for part in ("query", "key", "value")]
+    return (
+        _tensor("recurrent", heads, head_dim * head_dim, _STATE_BYTES["float32"]),
+        *_columns(fields, kernel, *columns),
+    )
+
+
+def _lightning(fields: Fields, scalar_bytes: int) -> tuple[dict[str, Any], ...]:
+    """MiniMax-Text-01, Ring-linear: a head_dim x head_dim matrix per query head."""
+    heads = fields.needed("num_attention_heads", most=MAX_HEADS)
+    head_dim = fields.needed("head_dim", most=MAX_WIDTH)
+    return (_tensor("recurrent", heads, head_dim * head_dim, scalar_bytes),)
+
+
+def _mamba2(fields: Fields, hidden: int) -> tuple[dict[str, Any], ...]:
+    """Mamba 2: head_dim x d_state per head; columns of x by head and of B and C by group."""
+    own = (("num_heads",), ("head_dim",), ("state_size",)) if _is_mamba2(fields) else ((), (), ())
+    heads = fields.needed("mamba_num_heads", "mamba_n_heads", *own[0], most=MAX_HEADS)
+    head_dim = _mamba_head_dim(fields, hidden, heads, own[1])
+    d_state = fields.needed("ssm_state_size", "mamba_d_state", *own[2], most=MAX_WIDTH)
+    groups = fields.needed("n_groups", "mamba_n_groups", most=MAX_HEADS)
+    kernel = fields.needed("conv_kernel", "mamba_d_conv", most=MAX_WIDTH, least=2)
+    by_head = (
+        _tensor("ssm", heads, head_dim * d_state, _state_bytes(fields)),
+        *_columns(fields, kernel, ("conv_x", heads, head_dim), ("conv_bc", groups, 2 * d_state)),
+    )
+    if groups == 1:
+        by_head[-1]["sharding"] = "replicated"
+    return by_head
+
+
+def _is_mamba2(fields: Fields) -> bool:
+    """Whether the whole model is Mamba-2, which spells its keys without a prefix."""
+    return fields.text("model_type") == "mamba2"
+
+
+def _mamba_head_dim(fields: Fields, hidden: int, heads: int, own: tuple[str, ...]) -> int:
+    if fields.value("mamba_d_head") != "auto":
+        return fields.needed("mamba_head_dim", "mamba_d_head", *own, most=MAX_WIDTH)
+    inner = fields.needed("mamba_expand", most=MAX_WIDTH) * hidden
+    if inner % heads:
+        raise fields.error("mamba_d_head", f"{heads} heads do not divide {inner}")
+    return inner // heads
+
+
+def _mamba1(fields: Fields, hidden: int) -> tuple[dict[str, Any], ...]:
+    """Mamba 1 (Jamba): d_state scalars and conv columns for each of expand x hidden channels."""
+    channels = fields.needed("mamba_expand", most=MAX_WIDTH) * hidden
+    d_state = fields.needed("mamba_d_state", most=MAX_WIDTH)
+    kernel = fields.needed("mamba_d_conv", most=MAX_WIDTH, least=2)
+    return (
+        _tensor("ssm", channels, d_state, _state_bytes(fields)),
+        *_columns(fields, kernel, ("conv", channels, 1)),
+    )
+
+
+def _only_mamba1(fields: Fields, hidden: int) -> tuple[dict[str, Any], ...]:
+    """Mamba, FalconMamba: a stated intermediate_size counts, else expand x hidden_size.
+
+    State N I and columns (k - 1) I with I channels: 48 layers of Mamba-1.4B in float32 hold
+    48 x 4,096 x (16 + 3) x 4 bytes = 14.25 MiB, as llama.cpp prints.
+    """
+    channels = fields.integer("intermediate_size", most=MAX_WIDTH)
+    if channels is None:
+        channels = fields.needed("expand", most=MAX_WIDTH) * hidden
+    d_state = fields.needed("state_size", most=MAX_WIDTH)
+    kernel = fields.needed("conv_kernel", most=MAX_WIDTH, least=2)
+    return (
+        _tensor("ssm", channels, d_state, _state_bytes(fields)),
+        *_columns(fields, kernel, ("conv", channels, 1)),
+    )
+
+
+def _gated_lru(fields: Fields, hidden: int) -> tuple[dict[str, Any], ...]:
+    """RecurrentGemma's RG-LRU: one float32 scalar and the conv columns for each of lru_width."""
+    width = fields.integer("lru_width", most=MAX_WIDTH) or hidden
+    kernel = fields.needed("conv1d_width", most=MAX_WIDTH, least=2)
+    return (
+        _tensor("recurrent", width, 1, _STATE_BYTES["float32"]),
+        *_columns(fields, kernel, ("conv", width, 1)),
+    )

@@ -1,0 +1,215 @@
+"""How long an all-reduce inside a tensor-parallel group takes, and what the answer rests on.
+
+Left out: groups that span machines, and messages larger than the constants were fitted on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from lrkv_plan.errors import SpecError, UsageError
+from lrkv_plan.memory.exact import is_array
+from lrkv_plan.specs.hardware import AllReduceConstants, HardwareProfile
+
+if TYPE_CHECKING:
+    from lrkv_plan.memory.exact import Number
+
+# Typical constants where nothing was measured, and what they do on every set measured
+# (``scripts/fit_kernels.py`` prints it; the slow end is PCIe among 4 and 8 GPUs).
+DATASHEET_T0_S = 6e-6
+DATASHEET_EFFICIENCY = 0.75
+DATASHEET_BAND = (0.75, 6.25)
+OTHER_COUNT_FACTOR = 1.3
+GENERATION_FACTOR = 1.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduceModel:
+    """Constants of one group size in base units, with what they rest on (see ``KernelModel``)."""
+
+    n_gpus: int
+    t0_s: float
+    link_bytes_per_s: float
+    two_shot_s: float | None
+    band90: tuple[float, float]
+    basis: str
+    backend: str = ""
+    held_out_median_error: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduceTime:
+    """A predicted time with its 90 % band; arrays where the message size was one."""
+
+    time_s: Number
+    low_s: Number
+    high_s: Number
+    model: AllReduceModel | None
+
+
+def allreduce_time(model: AllReduceModel, message_bytes: Number) -> AllReduceTime:
+    """The time to sum one message over all GPUs of a group.
+
+    Parameters
+    ----------
+    model
+        Constants, from ``allreduce_model``.
+    message_bytes : size of the summed tensor on each GPU. [bytes]
+
+    Returns
+    -------
+    AllReduceTime: seconds; 0 for a group of one.
+
+    Raises
+    ------
+    UsageError
+        If the size is negative or not a number.
+
+    Notes
+    -----
+    t = t0 + min(m (P-1) / (f L), t_two + m 2 (P-1)/P / (f L)), m bytes over P GPUs, L the link per
+    direction. Left: every GPU reads what all others hold (one shot); right: reduce-scatter, then
+    all-gather (two shots). Without ``two_shot_s`` only the right side, with t_two = 0.
+
+    Examples
+    --------
+    >>> model = AllReduceModel(n_gpus=8, t0_s=4e-6, link_bytes_per_s=350e9, two_shot_s=9e-6,
+    ...                        band90=(0.9, 1.1), basis="measured")
+    >>> f"{allreduce_time(model, 8192 * 2).time_s * 1e6:.2f} us"  # 4 + 7 * 16384 B / 350 GB/s
+    '4.33 us'
+    """
+    is_good = (
+        (message_bytes >= 0).all()  # type: ignore[union-attr]
+        if is_array(message_bytes)
+        else message_bytes >= 0
+    )
+    if not is_good:
+        raise UsageError(f"message_bytes {message_bytes!r}: must be numbers from 0")
+    others = model.n_gpus - 1
+    if others == 0:
+        nothing = 0.0 * message_bytes
+        return AllReduceTime(time_s=nothing, low_s=nothing, high_s=nothing, model=model)
+    seconds_per_byte = 1 / model.link_bytes_per_s
+    sent_s: Any = message_bytes * (2 * others / model.n_gpus * seconds_per_byte)
+    if model.two_shot_s is not None:
+        one_shot_s: Any = message_bytes * (others * seconds_per_byte)
+        sent_s = _smaller(one_shot_s, model.two_shot_s + sent_s)
+    time_s = model.t0_s + sent_s
+    low, high = model.band90
+    return AllReduceTime(time_s=time_s, low_s=time_s * low, high_s=time_s * high, model=model)
+
+
+def allreduce_model(
+    profile: HardwareProfile, n_gpus: int, *, relatives: Sequence[HardwareProfile] = ()
+) -> AllReduceModel:
+    """The constants to use for a group of ``n_gpus``.
+
+    Measured for that size on this GPU; measured there for another size; measured on a GPU of the
+    same generation (nearest link first); the datasheet's link with a typical efficiency.
+
+    Raises
+    ------
+    UsageError
+        If ``n_gpus`` is below 1.
+    SpecError
+        If nothing was measured and the profile states no link.
+
+    Examples
+    --------
+    >>> from lrkv_plan.loader import load_hardware
+    >>> allreduce_model(load_hardware("h200"), 8).basis
+    'measured'
+    """
+    if n_gpus < 1:
+        raise UsageError(f"n_gpus {n_gpus}: must be at least 1")
+    if n_gpus == 1:
+        return AllReduceModel(
+            n_gpus=1, t0_s=0.0, link_bytes_per_s=1.0, two_shot_s=None, band90=(1.0, 1.0),
+            basis="exact", notes=("one GPU: nothing to reduce",),
+        )  # fmt: skip
+    for owner in (profile, *_same_link(profile, relatives)):
+        if owner.allreduce:
+            return _from_entries(profile, owner, n_gpus)
+    return _datasheet(profile, n_gpus)
+
+
+def _same_link(
+    profile: HardwareProfile, relatives: Sequence[HardwareProfile]
+) -> list[HardwareProfile]:
+    """Others of the same generation whose link is of the same kind, nearest rate first."""
+    link = profile.link
+    if link is None:
+        return []
+    alike = [
+        (abs(o.link.bandwidth_bytes_per_s / link.bandwidth_bytes_per_s - 1), o.name, o)
+        for o in relatives
+        if o.generation == profile.generation and o.name != profile.name and o.link is not None
+        and o.link.name.split()[0] == link.name.split()[0]
+    ]  # fmt: skip
+    return [other for _, _, other in sorted(alike, key=lambda item: item[:2])]
+
+
+def _from_entries(profile: HardwareProfile, owner: HardwareProfile, n_gpus: int) -> AllReduceModel:
+    entry = min(owner.allreduce, key=lambda e: (abs(e.n_gpus - n_gpus), e.n_gpus))
+    found = _as_model(profile, owner, entry)
+    if entry.n_gpus != n_gpus:
+        note = f"{n_gpus} GPUs were not measured: constants of {entry.n_gpus} GPUs"
+        found = _widened(replace(found, n_gpus=n_gpus), OTHER_COUNT_FACTOR, "other_shape", note)
+    if owner is not profile:
+        note = f"not measured on {profile.name}: constants of {owner.name}, same generation"
+        found = replace(
+            _widened(found, GENERATION_FACTOR, "generation", note), held_out_median_error=None
+        )
+    return found
+
+
+def _as_model(
+    profile: HardwareProfile, owner: HardwareProfile, entry: AllReduceConstants
+) -> AllReduceModel:
+    link = profile.link or owner.link
+    if link is None:
+        raise SpecError(f"{owner.name}: allreduce needs a link")
+    held = [n for n in ("t0_s", "link_efficiency", "two_shot_s") if n not in entry.identified]
+    if entry.two_shot_s is None:
+        held = [n for n in held if n != "two_shot_s"]
+    notes = [f"{', '.join(held)} not identified: held at the prior"] if held else []
+    notes += [entry.remark] if entry.remark else []
+    return AllReduceModel(
+        n_gpus=entry.n_gpus, t0_s=entry.t0_s,
+        link_bytes_per_s=entry.link_efficiency * link.bandwidth_bytes_per_s,
+        two_shot_s=entry.two_shot_s, band90=entry.band90, basis="measured",
+        backend=entry.backend, held_out_median_error=entry.held_out_median_error,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _widened(found: AllReduceModel, factor: float, basis: str, note: str) -> AllReduceModel:
+    low, high = found.band90
+    return replace(
+        found, band90=(low / factor, high * factor), basis=basis, notes=(*found.notes, note)
+    )
+
+
+def _datasheet(profile: HardwareProfile, n_gpus: int) -> AllReduceModel:
+    if profile.link is None:
+        raise SpecError(f"{profile.name}: no link is stated, so no all-reduce can be predicted")
+    note = (
+        f"datasheet: no all-reduce was measured on {profile.generation} GPUs; "
+        f"t0 {DATASHEET_T0_S * 1e6:g} us, {DATASHEET_EFFICIENCY:.0%} of {profile.link.name}"
+    )
+    return AllReduceModel(
+        n_gpus=n_gpus, t0_s=DATASHEET_T0_S,
+        link_bytes_per_s=DATASHEET_EFFICIENCY * profile.link.bandwidth_bytes_per_s,
+        two_shot_s=None, band90=DATASHEET_BAND, basis="datasheet", notes=(note,),
+    )  # fmt: skip
+
+
+def _smaller(one: Any, other: Any) -> Any:
+    if is_array(one):
+        import numpy as np
+
+        return np.minimum(one, other)
+    return min(one, other)

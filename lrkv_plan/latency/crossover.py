@@ -1,0 +1,548 @@
+"""Where the faster of two designs changes along one variable, exactly, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from lrkv_plan.attention.spec import divisors_of, spec_class
+from lrkv_plan.errors import PlacementError, UsageError, did_you_mean
+from lrkv_plan.latency.step import StepModel, StepTime, step_model, step_time
+from lrkv_plan.memory.exact import one_count
+from lrkv_plan.specs.design import swap_attention
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from lrkv_plan.memory.exact import IntArray
+
+SCAN_CHUNK = 65_536  # values that a scan evaluates at a time: a few MB of arrays
+
+# (first, second) times of one evaluation; arrays over the variable. [s]
+Pair = Callable[[Any], tuple[Any, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """At ``at`` and from there on the other design is faster (or as fast).
+
+    ``earliest`` and ``latest`` are the same change with the constants' bands against and for the
+    design that becomes faster; None where the bands allow that it never happens.
+    """
+
+    at: int
+    faster_before: int  # 0 the first design, 1 the second
+    faster_after: int
+    earliest: int | None
+    latest: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossover:
+    """All changes of rank from ``low`` to ``high``; ``faster_first`` is None where they tie."""
+
+    low: int
+    high: int
+    faster_first: int | None
+    crossings: tuple[Crossing, ...]
+
+
+def context_breakpoints(models: Iterable[StepModel], query_tokens: int) -> set[int]:
+    """Contexts around which a step time is not linear: full windows and layers' ridges. [tokens]
+
+    A layer's ridge is the R with (R a + f + q w) / bw = R c / peak:
+    R = (f + q w) / (c bw / peak - a). The batch scales both sides alike.
+    """
+    places: set[int] = set()
+    for model in models:
+        for layer, kernel in zip(model.work.attention, model.kernels, strict=True):
+            if layer.window_tokens is not None:
+                places.add(layer.window_tokens)
+            per_row = query_tokens * layer.row_flops + layer.expand_row_flops
+            slope = per_row * kernel.bytes_per_s / kernel.flops_per_s - layer.row_read_bytes
+            constant = layer.fixed_bytes + query_tokens * layer.token_write_bytes
+            if slope > 0 and constant > 0:
+                places.add(int(constant / slope))
+    return places
+
+
+def sign_changes(
+    times: Pair, low: int, high: int, breakpoints: Iterable[int]
+) -> tuple[int | None, list[tuple[int, int]]]:
+    """Changes of the faster design on [low, high], for times linear between breakpoints.
+
+    Returns
+    -------
+    The design faster at ``low`` (None for a tie there), and (place, design faster from there on).
+
+    Raises
+    ------
+    UsageError
+        If ``low`` exceeds ``high``.
+    """
+    if low > high:
+        raise UsageError(f"from {low} to {high}: the range is empty")
+    places = {low, high}
+    for point in breakpoints:
+        # The neighbours bracket a break that is not whole.
+        places |= {p for p in (point - 1, point, point + 1, point + 2) if low <= p <= high}
+    ordered = sorted(places)
+    faster = [_faster(times, place) for place in ordered]
+    changes: list[tuple[int, int]] = []
+    current = faster[0]
+    for left, right, after in zip(ordered[:-1], ordered[1:], faster[1:], strict=True):
+        if after is None or after == current:
+            continue
+        if current is None:
+            current = after
+            continue
+        changes.append((_bisect(times, left, right, after), after))
+        current = after
+    return faster[0], changes
+
+
+def _bisect(times: Pair, left: int, right: int, after: int) -> int:
+    """The first whole number in (left, right] at which ``after`` is strictly faster."""
+    while right - left > 1:
+        middle = (left + right) // 2
+        if _faster(times, middle) == after:
+            right = middle
+        else:
+            left = middle
+    return right
+
+
+def _faster(times: Pair, place: int) -> int | None:
+    first, second = times(place)
+    if first == second:
+        return None
+    return 0 if first < second else 1
+
+
+def scan(times: Pair, values: IntArray) -> tuple[int | None, list[tuple[int, int]]]:
+    """The same as ``sign_changes`` by evaluating every value; for any shape of times.
+
+    ``SCAN_CHUNK`` values are evaluated at a time, so that memory stays bounded.
+    """
+    changes: list[tuple[int, int]] = []
+    current: int | None = None
+    start: int | None = None
+    for index, faster in _edges(times, values):
+        if index == 0:
+            start = current = faster
+        elif faster is not None and faster != current:
+            if current is not None:
+                changes.append((int(values[index]), faster))
+            current = faster
+    return start, changes
+
+
+def _edges(times: Pair, values: IntArray) -> Iterator[tuple[int, int | None]]:
+    """Index 0, every index where the faster design changes, and the first of each chunk."""
+    import numpy as np
+
+    for begin in range(0, values.size, SCAN_CHUNK):
+        chunk = values[begin : begin + SCAN_CHUNK]
+        first, second = times(chunk)
+        signs = np.sign(np.asarray(first) - np.asarray(second)) + np.zeros(chunk.shape)
+        for index in (0, *(np.flatnonzero(np.diff(signs)) + 1).tolist()):
+            yield begin + index, None if signs[index] == 0 else int(signs[index] > 0)
+
+
+def context_crossover(
+    models: tuple[StepModel, StepModel],
+    *,
+    low: int = 1,
+    high: int,
+    batch_size: int = 1,
+    query_tokens: int = 1,
+) -> Crossover:
+    """Where the ranking of two designs changes along the cached tokens.
+
+    Parameters
+    ----------
+    models : two designs on the same GPUs.
+    low, high : contexts to look between, both included. [tokens]
+
+    Notes
+    -----
+    Steps are compared by the sum of their parts (``StepTime.step_s``). A crossing's band repeats
+    the search with one design's attention at the low end of its band and the other's at the high
+    end; errors that both share cancel in truth and widen the band here.
+    """
+
+    def at(place: Any) -> tuple[StepTime, StepTime]:
+        one, other = (step_time(m, place, batch_size, query_tokens) for m in models)
+        return one, other
+
+    breaks = context_breakpoints(models, query_tokens)
+    return _with_bands(at, low, high, lambda times: sign_changes(times, low, high, breaks))
+
+
+def scanned_crossover(
+    steps_at: Callable[[Any], tuple[StepTime, StepTime]], values: IntArray
+) -> Crossover:
+    """The same along any variable, by evaluating each of ``values`` (ascending)."""
+    return _with_bands(steps_at, int(values[0]), int(values[-1]), lambda times: scan(times, values))
+
+
+def _with_bands(
+    steps_at: Callable[[Any], tuple[StepTime, StepTime]],
+    low: int,
+    high: int,
+    search: Callable[[Pair], tuple[int | None, list[tuple[int, int]]]],
+) -> Crossover:
+    start, changes = search(lambda place: _step_seconds(steps_at(place)))
+    favoured = [
+        search(lambda place, better=better: _leaning(steps_at(place), better))  # type: ignore[misc]
+        for better in (0, 1)
+    ]
+    crossings = []
+    for index, (place, after) in enumerate(changes):
+        early = _same_change(favoured[after], after, index, low)
+        late = _same_change(favoured[1 - after], after, index, None)
+        crossings.append(
+            Crossing(
+                at=place, faster_before=1 - after, faster_after=after, earliest=early, latest=late
+            )
+        )
+    return Crossover(low=low, high=high, faster_first=start, crossings=tuple(crossings))
+
+
+def _step_seconds(steps: tuple[StepTime, StepTime]) -> tuple[Any, Any]:
+    return steps[0].step_s, steps[1].step_s
+
+
+def _leaning(steps: tuple[StepTime, StepTime], better: int) -> tuple[Any, Any]:
+    """Step times with design ``better``'s attention at its best and the other's at its worst."""
+    first, second = (
+        step.step_s
+        - step.attention_s
+        + (step.attention_low_s if index == better else step.attention_high_s)
+        for index, step in enumerate(steps)
+    )
+    return first, second
+
+
+def _same_change(
+    found: tuple[int | None, list[tuple[int, int]]], after: int, index: int, at_start: int | None
+) -> int | None:
+    """The matching change of a leaning search, or ``at_start`` if ``after`` leads all along."""
+    start, changes = found
+    matching = [place for place, faster in changes if faster == after]
+    if start == after and not matching:
+        return at_start
+    return matching[min(index // 2, len(matching) - 1)] if matching else None
+
+
+def describe(crossover: Crossover, labels: Sequence[str], what: str) -> str:
+    """The answer in words: always, never, or where it changes."""
+    if not crossover.crossings:
+        if crossover.faster_first is None:
+            return f"never: {labels[0]} and {labels[1]} are equally fast"
+        leader = labels[crossover.faster_first]
+        return f"always {leader}, from {crossover.low:,} to {_place(crossover.high, what)}"
+    places = (f"{labels[c.faster_after]} from {_place(c.at, what)}" for c in crossover.crossings)
+    first = crossover.faster_first
+    start = f"{labels[first]} first, " if first is not None else ""
+    return start + ", then ".join(places)
+
+
+def _place(value: int, what: str) -> str:
+    """A rank is a place, everything else an amount: rank 5, but 5 context tokens."""
+    return f"rank {value:,}" if what == "rank" else f"{value:,} {what}"
+
+
+VARIABLES = ("context_tokens", "batch_size", "rank", "query_tokens", "tp_size")
+_DEFAULT_MOST = {"batch_size": 4096, "query_tokens": 64, "tp_size": 64}
+# Beyond what any engine decodes together or speculates on; every value up to it is evaluated.
+MOST_SCANNED = 2**20
+MOST_RANKS = 1024  # each rank is a design of its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The crossover, both designs' steps on either side of each change, and what they rest on."""
+
+    crossover: Crossover
+    sides: tuple[dict[str, Any], ...]
+    rests_on: tuple[str, ...]
+
+
+def compare(
+    model: ModelSpec,
+    texts: tuple[str, str],
+    hardware: HardwareProfile,
+    *,
+    over: str,
+    point: dict[str, int],
+    at_most: int | None = None,
+    kv_dtype: str = "bf16",
+    weight_dtype: str | None = None,
+    weight_bytes: int | None = None,
+    relatives: Sequence[HardwareProfile] = (),
+) -> Comparison:
+    """Where the faster of two designs changes along one variable.
+
+    Parameters
+    ----------
+    over : context_tokens, batch_size, rank, query_tokens or tp_size.
+    point : the other variables' values: context_tokens, batch_size, query_tokens, tp_size.
+    at_most : the variable's largest value; by default the model's longest context (at least
+        131,072), 4,096 sequences, 64 query tokens, 64 GPUs, or a head's width. At most
+        ``MOST_SCANNED`` sequences or query tokens and ``MOST_RANKS`` ranks.
+
+    Raises
+    ------
+    UsageError
+        If the variable is unknown, along the rank no design is an LRKV one, or the largest value
+        is beyond what is looked at.
+    SpecError, PlacementError
+        As ``step_model``.
+    """
+    if over not in VARIABLES:
+        hint = did_you_mean(over, VARIABLES)
+        raise UsageError(f"variable {over!r} is unknown{hint}; known: {', '.join(VARIABLES)}")
+    check_most(over, at_most)
+
+    @cache
+    def built(text: str, tp_size: int) -> StepModel:
+        return step_model(
+            swap_attention(model, text), hardware, kv_dtype=kv_dtype, weight_dtype=weight_dtype,
+            weight_bytes=weight_bytes, tp_size=tp_size, relatives=relatives,
+        )  # fmt: skip
+
+    def steps_at(value: int) -> tuple[StepTime, StepTime]:
+        told = {**point, over: value}
+        one, other = (
+            step_time(
+                built(at_rank(text, value) if over == "rank" else text, told["tp_size"]),
+                told["context_tokens"], told["batch_size"], told["query_tokens"],
+            )
+            for text in texts
+        )  # fmt: skip
+        return one, other
+
+    if over in ("context_tokens", "batch_size", "query_tokens"):
+        pair = tuple(built(text, point["tp_size"]) for text in texts)
+        crossover = _along(over, (pair[0], pair[1]), point, at_most or _most(model, over))
+    else:
+        ranks = over == "rank"
+        values = ranks_of(model, texts, at_most) if ranks else _sizes(model, built, texts, at_most)
+        crossover = _each_of(values, steps_at)
+    ends = [text if over != "rank" else at_rank(text, crossover.low) for text in texts]
+    notes = (note for text in ends for note in built(text, point["tp_size"]).remarks)
+    return Comparison(
+        crossover=crossover,
+        sides=tuple(_sides(crossover, texts, steps_at, over_rank=over == "rank")),
+        rests_on=tuple(dict.fromkeys(notes)),
+    )
+
+
+def check_most(over: str, at_most: int | None) -> None:
+    """Refuse a largest value that no engine reaches (``UsageError``)."""
+    if at_most is None:
+        return
+    most = one_count("at_most", at_most)
+    if over in ("batch_size", "query_tokens") and most > MOST_SCANNED:
+        what = "sequences are decoded together" if over == "batch_size" else "tokens are speculated"
+        raise UsageError(
+            f"at_most {most}: along {over} at most {MOST_SCANNED:,} are looked at; no engine is "
+            f"known in which more {what}"
+        )
+
+
+def _most(model: ModelSpec, over: str) -> int:
+    if over == "context_tokens":
+        return max(131_072, model.max_context_tokens or 0)
+    return _DEFAULT_MOST[over]
+
+
+def _along(
+    over: str, pair: tuple[StepModel, StepModel], point: dict[str, int], most: int
+) -> Crossover:
+    if over == "context_tokens":
+        return context_crossover(
+            pair, high=most, batch_size=point["batch_size"], query_tokens=point["query_tokens"]
+        )
+    import numpy as np
+
+    def at(values: Any) -> tuple[StepTime, StepTime]:
+        told: dict[str, Any] = {**point, over: values}
+        one, other = (
+            step_time(m, told["context_tokens"], told["batch_size"], told["query_tokens"])
+            for m in pair
+        )
+        return one, other
+
+    return scanned_crossover(at, np.arange(1, most + 1))
+
+
+def _each_of(values: list[int], steps_at: Any) -> Crossover:
+    """A scan over few values whose step models differ."""
+    import numpy as np
+
+    steps = {value: steps_at(value) for value in values}
+
+    def at(places: Any) -> tuple[StepTime, StepTime]:
+        chosen = [steps[int(place)] for place in np.atleast_1d(places)]
+        one, other = (_stacked([pair[i] for pair in chosen]) for i in (0, 1))
+        return one, other
+
+    return scanned_crossover(at, np.array(values))
+
+
+def _stacked(steps: list[StepTime]) -> StepTime:
+    """Steps of several models as one with arrays."""
+    import numpy as np
+
+    columns: dict[str, Any] = {
+        name: np.array([getattr(step, name) for step in steps])
+        for name in steps[0].__dataclass_fields__
+    }
+    return StepTime(**columns)
+
+
+def at_rank(text: str, rank: int | str) -> str:
+    """``lrkv:N,...`` with another rank, or a word for it; designs without a rank stay."""
+    if not _has_rank(text):
+        return text
+    head, comma, options = text.partition(",")
+    return f"{head.partition(':')[0]}:{rank}{comma}{options}"
+
+
+def _has_rank(text: str) -> bool:
+    """Whether the number after the colon of that design is a rank."""
+    return spec_class(text.partition(":")[0].partition(",")[0].lower()).text_argument == "rank"
+
+
+def ranks_of(model: ModelSpec, texts: tuple[str, str], at_most: int | None) -> list[int]:
+    """Ranks from 0 to the narrowest head; one of the designs must have one."""
+    if not any(_has_rank(text) for text in texts):
+        raise UsageError("along the rank one design must be lrkv:RANK")
+    backbones = [g.attention.backbone() for g in model.attention_groups if g.attention]
+    widest = min(min(b.head_dim, b.v_head_dim) for b in backbones)
+    most = min(widest, at_most or widest)
+    if most > MOST_RANKS:
+        raise UsageError(
+            f"{most:,} ranks: at most {MOST_RANKS:,} are looked at one by one; give a smaller "
+            "--at-most"
+        )
+    return list(range(0, most + 1))
+
+
+def _sizes(model: ModelSpec, built: Any, texts: tuple[str, str], at_most: int | None) -> list[int]:
+    """Tensor-parallel sizes that both designs can run: query heads are dealt out evenly."""
+    heads = math.gcd(*(g.attention.n_heads for g in model.attention_groups if g.attention))
+    sizes = []
+    for size in divisors_of(heads or 1):
+        if size > (at_most or _DEFAULT_MOST["tp_size"]):
+            break
+        try:
+            for text in texts:
+                built(text, size)
+        except PlacementError:
+            continue
+        sizes.append(size)
+    return sizes
+
+
+def _sides(
+    crossover: Crossover, texts: tuple[str, str], steps_at: Any, *, over_rank: bool
+) -> list[dict[str, Any]]:
+    places = [crossover.low]
+    for crossing in crossover.crossings:
+        places += [max(crossover.low, crossing.at - 1), crossing.at]
+    rows = []
+    for place in dict.fromkeys([*places, crossover.high]):
+        try:
+            steps = steps_at(place)
+        except PlacementError:
+            continue  # one GPU fewer than a crossing along tp_size need not be runnable
+        for text, step in zip(texts, steps, strict=True):
+            rows.append(
+                {
+                    "place": place,
+                    "design": at_rank(text, place) if over_rank else text,
+                    "step_s": float(step.step_s),
+                    "low_s": float(step.low_s),
+                    "high_s": float(step.high_s),
+                    "attention_s": float(step.attention_s),
+                    "bound": "memory" if step.is_attention_memory_bound else "compute",
+                }
+            )
+    return rows
+
+
+_BATCH_STEPS_PER_DOUBLING = 16
+
+
+def map_columns(
+    model: ModelSpec,
+    texts: tuple[str, str],
+    hardware: HardwareProfile,
+    *,
+    over: str,
+    at_most: int | None = None,
+    kv_dtype: str = "bf16",
+    weight_dtype: str | None = None,
+    weight_bytes: int | None = None,
+    tp_size: int = 1,
+    relatives: Sequence[HardwareProfile] = (),
+) -> list[tuple[int, tuple[StepModel, StepModel]]]:
+    """(value, both designs there) for each column of a map.
+
+    Parameters
+    ----------
+    texts : two designs; along the rank, ``lrkv:RANK`` takes each column's rank.
+    over : rank (every whole rank up to a head's width) or batch_size (geometric, 1 to ``at_most``).
+
+    Raises
+    ------
+    UsageError
+        If ``over`` is neither, along the rank no design is an LRKV one, or ``at_most`` is beyond
+        what is looked at.
+    SpecError, PlacementError
+        As ``step_model``.
+    """
+    if over not in ("rank", "batch_size"):
+        raise UsageError(f"a crossover map is over rank or batch_size, not {over!r}")
+
+    check_most(over, at_most)
+
+    @cache
+    def built(text: str) -> StepModel:
+        return step_model(
+            swap_attention(model, text), hardware, kv_dtype=kv_dtype, weight_dtype=weight_dtype,
+            weight_bytes=weight_bytes, tp_size=tp_size, relatives=relatives,
+        )  # fmt: skip
+
+    if over == "rank":
+        ranks = ranks_of(model, texts, at_most)
+        return [(r, (built(at_rank(texts[0], r)), built(at_rank(texts[1], r)))) for r in ranks]
+    pair = (built(texts[0]), built(texts[1]))
+    return [(batch, pair) for batch in geometric(at_most or 256)]
+
+
+def column_labels(texts: Sequence[str], over: str) -> tuple[str, str]:
+    """The two designs' names; along the rank the number gives way to ``r``."""
+    one, other = (
+        at_rank(text, -1).replace(":-1", ":r", 1) if over == "rank" else text for text in texts
+    )
+    return one, other
+
+
+def geometric(most: int, per_doubling: int = _BATCH_STEPS_PER_DOUBLING) -> list[int]:
+    """Whole numbers from 1 to ``most``, at most ``per_doubling`` in each doubling.
+
+    Examples
+    --------
+    >>> geometric(20, per_doubling=4)
+    [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 20]
+    """
+    steps = per_doubling * most.bit_length()
+    values = {round(2 ** (k / per_doubling)) for k in range(steps)}
+    return sorted({v for v in values if v < most} | {1, most})

@@ -1,0 +1,454 @@
+"""How long one kernel call takes: a fixed time plus the slower of memory traffic and arithmetic.
+
+``t = t0 + max(bytes / (beta BW), flops / (phi peak))``, and three named variants where
+measurements demand them. Left out: what a kernel reads and computes (the caller counts it), which
+constants apply (``kernel_lookup``), and launch gaps between kernels. Scalars and numpy arrays both
+work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from lrkv_plan.errors import SpecError, UsageError, did_you_mean
+from lrkv_plan.memory.exact import is_array
+from lrkv_plan.specs.hardware import KERNELS, LENDERS, HardwareProfile, KernelConstants
+
+if TYPE_CHECKING:
+    from lrkv_plan.memory.exact import Number
+
+FORMS = ("base", "per_work_unit", "no_split", "sum", "sum_per_work_unit")
+SUMS = ("sum", "sum_per_work_unit")
+CHARGES_WORK_UNITS = ("per_work_unit", "sum_per_work_unit")
+COUNTS_WORK_UNITS = (*CHARGES_WORK_UNITS, "no_split")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelModel:
+    """Constants of one kernel path on one GPU in base units, with what they rest on.
+
+    ``band90`` are factors: 90 % of held-out measurements lie between ``time * band90[0]`` and
+    ``time * band90[1]``. ``basis`` is measured, other_shape, generation, datasheet or assumed.
+    The held-out errors are None where nothing was measured on this GPU. ``constants_of`` is the
+    kernel that lent its constants (``kernel`` itself where empty); it says what a work unit is.
+    """
+
+    t0_s: float
+    bytes_per_s: float
+    flops_per_s: float
+    form: str = "base"
+    work_unit_s: float = 0.0
+    full_work_units: float = 1.0
+    band90: tuple[float, float]
+    basis: str
+    kernel: str
+    kv_dtype: str
+    backend: str = ""
+    constants_of: str = ""
+    regime: str = "cold"
+    identified: tuple[str, ...] = ()
+    held_out_median_error: float | None = None
+    held_out_p90_error: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ridge_flops_per_byte(self) -> float:
+        """Intensity at which memory time equals compute time. [FLOP/B]"""
+        return self.flops_per_s / self.bytes_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTime:
+    """A predicted time with its parts and its 90 % band; arrays where the inputs were arrays.
+
+    ``memory_s`` and ``compute_s`` exclude the fixed time; both are raised by unused processors
+    under ``no_split``.
+    """
+
+    time_s: Number
+    low_s: Number
+    high_s: Number
+    memory_s: Number
+    compute_s: Number
+    model: KernelModel
+
+    @property
+    def is_memory_bound(self) -> Any:
+        """Whether traffic takes at least as long as arithmetic (a bool, or an array of them)."""
+        return self.memory_s >= self.compute_s
+
+
+def kernel_time(
+    model: KernelModel, n_bytes: Number, flops: Number, work_units: Number | None = None
+) -> KernelTime:
+    """The time of one call, its parts and its band.
+
+    Parameters
+    ----------
+    model
+        Constants, from ``kernel_lookup.kernel_model``.
+    n_bytes : bytes that the call moves between memory and the GPU. [bytes]
+    flops : floating-point operations; a multiply-add is 2. [FLOPs]
+    work_units : pieces that the kernel can deal out without splitting a sequence: sequences times
+        cached heads (``grouped``), sequences (``mla_absorbed``); scalars rebuilt where keys are
+        written out. Needed by the forms in
+        ``COUNTS_WORK_UNITS``.
+
+    Returns
+    -------
+    KernelTime: seconds.
+
+    Raises
+    ------
+    UsageError
+        If an input is negative or not a number, or the form needs ``work_units``.
+
+    Notes
+    -----
+    base           t = t0 + max(bytes / (beta BW), flops / (phi peak))
+    per_work_unit  t = base + c u: each of u units costs a fixed time
+    no_split       t = t0 + max(...) / min(1, u / u_full): fewer than u_full units leave
+                   processors and bandwidth idle, because the kernel does not split a sequence
+    sum            t = t0 + bytes / (beta BW) + flops / (phi peak): nothing overlaps, as where a
+                   processor copies before it multiplies
+    sum_per_work_unit  t = sum + c u
+
+    ``scripts/fit_kernels.py`` chooses the form by held-out error.
+
+    Examples
+    --------
+    >>> model = KernelModel(t0_s=1e-5, bytes_per_s=1e12, flops_per_s=1e14, band90=(0.9, 1.1),
+    ...                     basis="measured", kernel="grouped", kv_dtype="bf16")
+    >>> call = kernel_time(model, n_bytes=1e9, flops=2e9)
+    >>> call.time_s, call.is_memory_bound      # 10 us + max(1 ms, 20 us)
+    (0.00101, True)
+    """
+    _check("n_bytes", n_bytes)
+    _check("flops", flops)
+    occupancy: Number = 1.0
+    if model.form in COUNTS_WORK_UNITS:
+        if work_units is None:
+            raise UsageError(f"work_units: form {model.form!r} of {model.kernel} needs them")
+        _check("work_units", work_units)
+        if model.form == "no_split":
+            occupancy = _smaller(1.0, _larger(work_units, 1.0) / model.full_work_units)
+    memory_s = n_bytes / (model.bytes_per_s * occupancy)
+    compute_s = flops / (model.flops_per_s * occupancy)
+    busy_s = memory_s + compute_s if model.form in SUMS else _larger(memory_s, compute_s)
+    time_s: Number = model.t0_s + busy_s
+    if model.form in CHARGES_WORK_UNITS:
+        time_s = time_s + model.work_unit_s * work_units  # type: ignore[operator]
+    return KernelTime(
+        time_s=time_s, low_s=time_s * model.band90[0], high_s=time_s * model.band90[1],
+        memory_s=memory_s, compute_s=compute_s, model=model,
+    )  # fmt: skip
+
+
+def grouped_work(
+    batch_size: Any,
+    context_tokens: Any,
+    *,
+    n_heads: Any,
+    n_kv_heads: Any,
+    head_dim: Any,
+    bytes_per_scalar: float,
+) -> tuple[Any, Any, Any]:
+    """Bytes, FLOPs and work units of one grouped decode call, heads counted per GPU.
+
+    Notes
+    -----
+    bytes = 2 B T G d_h b (a key and a value row per cached head and token);
+    flops = 4 B T H d_h (two products, a multiply-add is 2); units = B G.
+    The queries and the output, 2 B H d_h scalars, are left out: T is hundreds and more.
+
+    Examples
+    --------
+    >>> grouped_work(1, 1000, n_heads=8, n_kv_heads=2, head_dim=128, bytes_per_scalar=2)
+    (1024000.0, 4096000.0, 2)
+    """
+    tokens = 1.0 * batch_size * context_tokens  # floats: int64 arrays would wrap
+    n_bytes = 2 * tokens * n_kv_heads * head_dim * bytes_per_scalar
+    return n_bytes, 4 * tokens * n_heads * head_dim, batch_size * n_kv_heads
+
+
+def mla_absorbed_work(
+    batch_size: Any,
+    context_tokens: Any,
+    *,
+    n_heads: Any,
+    latent_dim: Any,
+    rope_dim: Any,
+    bytes_per_scalar: float,
+) -> tuple[Any, Any, Any]:
+    """Bytes, FLOPs and work units of one absorbed MLA decode call, heads counted per GPU.
+
+    Notes
+    -----
+    bytes = B T (d_c + d_R) b (the latent is key and value); flops = 2 B T H (2 d_c + d_R);
+    units = B.
+
+    Examples
+    --------
+    >>> mla_absorbed_work(1, 1000, n_heads=128, latent_dim=512, rope_dim=64, bytes_per_scalar=2)
+    (1152000.0, 278528000.0, 1)
+    """
+    tokens = 1.0 * batch_size * context_tokens  # floats: int64 arrays would wrap
+    n_bytes = tokens * (latent_dim + rope_dim) * bytes_per_scalar
+    return n_bytes, 2 * tokens * n_heads * (2 * latent_dim + rope_dim), batch_size
+
+
+def _check(name: str, value: Number) -> None:
+    """Refuse what is negative or not a number; infinities included."""
+    is_good = (value >= 0).all() if is_array(value) else value >= 0  # type: ignore[union-attr]
+    if not is_good:
+        raise UsageError(f"{name} {value!r}: must be numbers from 0")
+
+
+def _larger(one: Number, other: Number) -> Number:
+    if is_array(one) or is_array(other):
+        import numpy as np
+
+        return np.maximum(one, other)
+    return max(one, other)
+
+
+def _smaller(one: Number, other: Number) -> Number:
+    if is_array(one) or is_array(other):
+        import numpy as np
+
+        return np.minimum(one, other)
+    return min(one, other)
+
+
+# Typical constants where nothing was measured: the priors of ``calibration/fit.py``.
+DATASHEET_T0_S = 15e-6
+DATASHEET_BETA = 0.85
+DATASHEET_PHI = 0.6
+# What those do on all preferred kernels measured, the slow ones that do not split a sequence
+# included (``scripts/fit_kernels.py`` prints it).
+DATASHEET_BAND = (0.88, 3.35)
+# Constants carry within 10 % between GPUs of one generation (993,206 public points);
+# another head width of the same kernel moved them by up to 25 % (FlashAttention 3, fp8).
+GENERATION_FACTOR = 1.10
+OTHER_SHAPE_FACTOR = 1.25
+# A rank-55 bf16 row is 110 bytes, 3.4 sectors of 32 bytes: 128 / 110 read at worst, and short
+# bursts cost more. Assumed range of the share of the grouped kernel's bandwidth that is left.
+NARROW_ROW_EFFICIENCY = (0.75, 1.0)
+LOW_RANK_NOTES = (
+    "assumed: no public measurement of an LRKV kernel; constants are the grouped kernel's",
+    "assumed: narrow latent rows reach 75 to 100 % of its bandwidth (prediction at 100 %)",
+    "assumed: heads_per_tile heads share one read of the shared rows (counted in the bytes)",
+)
+_SAME_WIDTH = {"fp16": "bf16"}
+
+
+def kernel_model(
+    profile: HardwareProfile,
+    kernel: str,
+    kv_dtype: str,
+    *,
+    query_heads_per_kv_head: int = 1,
+    head_dim: int | None = None,
+    backend: str | None = None,
+    regime: str = "cold",
+    relatives: Sequence[HardwareProfile] = (),
+) -> KernelModel:
+    """The constants to use for one kernel on one GPU.
+
+    Parameters
+    ----------
+    profile
+        The GPU.
+    kernel
+        ``grouped`` (MHA, GQA, MQA), ``mla_absorbed``, ``low_rank`` ...: ``specs.kernels.KERNELS``.
+    kv_dtype
+        Storage format of the cache; fp16 counts as bf16.
+    query_heads_per_kv_head : query heads that read one cached head; for MLA the heads per GPU.
+    head_dim : width of a cached row, where constants depend on it.
+    backend : an engine's kernel such as ``sglang/fa3``; None takes the preferred one.
+    regime : ``cold``, as in a real decode step, or ``l2_hot``, as in benchmarks of small caches.
+    relatives : other profiles; those of the same generation may lend their constants.
+
+    Returns
+    -------
+    KernelModel: base units, with ``basis`` and ``notes``.
+
+    Raises
+    ------
+    UsageError
+        If the kernel or regime is unknown, or no entry has that backend.
+    SpecError
+        If the profile states no peak for the arithmetic.
+
+    Examples
+    --------
+    >>> from lrkv_plan.loader import load_hardware
+    >>> found = kernel_model(load_hardware("h100-sxm"), "grouped", "nvfp4")
+    >>> found.basis, found.t0_s, found.held_out_median_error
+    ('datasheet', 1.5e-05, None)
+    """
+    _check_profile(kernel, regime)
+    kv_dtype = _SAME_WIDTH.get(kv_dtype, kv_dtype)
+    for owner in (profile, *_nearest(profile, relatives)):
+        entries = [e for e in owner.kernels if (e.kernel, e.kv_dtype) == (kernel, kv_dtype)]
+        entries = [e for e in entries if e.regime == regime and _is_wanted(e, backend)]
+        if entries:
+            return _from_entries(profile, owner, entries, query_heads_per_kv_head, head_dim)
+    shape = {"query_heads_per_kv_head": query_heads_per_kv_head, "head_dim": head_dim}
+    if backend is not None:
+        raise UsageError(_no_backend(profile, kernel, kv_dtype, backend))
+    lender = LENDERS.get(kernel)
+    if lender is not None:
+        if lender == "grouped":
+            shape["query_heads_per_kv_head"] = 1  # every head has latents of its own
+        found = kernel_model(
+            profile, lender, kv_dtype, regime=regime, relatives=relatives, **shape  # type: ignore[arg-type]
+        )  # fmt: skip
+        return _assumed_low_rank(found) if lender == "grouped" else _lent(found, kernel)
+    return _datasheet(profile, kernel, kv_dtype, regime)
+
+
+def _check_profile(kernel: str, regime: str) -> None:
+    if kernel not in KERNELS:
+        hint = did_you_mean(kernel, KERNELS)
+        raise UsageError(f"kernel {kernel!r} is unknown{hint}; known: {', '.join(KERNELS)}")
+    if regime not in ("cold", "l2_hot"):
+        raise UsageError(f"regime {regime!r}: must be cold or l2_hot")
+
+
+def _is_wanted(entry: KernelConstants, backend: str | None) -> bool:
+    return entry.preferred if backend is None else entry.backend == backend
+
+
+def _nearest(
+    profile: HardwareProfile, relatives: Sequence[HardwareProfile]
+) -> list[HardwareProfile]:
+    """Others of the same generation, the most alike in bandwidth and arithmetic first."""
+
+    def distance(other: HardwareProfile) -> tuple[float, str]:
+        ratio = other.mem_bandwidth_bytes_per_s / profile.mem_bandwidth_bytes_per_s
+        peaks = other.peak_flops_per_s, profile.peak_flops_per_s
+        shared = sorted(set(peaks[0]) & set(peaks[1]) & {"bf16", "fp16"})
+        arithmetic = [abs(math.log(peaks[0][p] / peaks[1][p])) for p in shared[:1]]
+        return abs(math.log(ratio)) + sum(arithmetic), other.name
+
+    alike = (o for o in relatives if o.generation == profile.generation and o.name != profile.name)
+    return sorted(alike, key=distance)
+
+
+def _from_entries(
+    profile: HardwareProfile,
+    owner: HardwareProfile,
+    entries: list[KernelConstants],
+    query_heads: int,
+    head_dim: int | None,
+) -> KernelModel:
+    """The entry for the shape, or the one of the nearest shape with a wider band."""
+    entry = min(entries, key=lambda e: _distance(e, query_heads, head_dim))
+    found = _as_model(profile, entry)
+    if _distance(entry, query_heads, head_dim) > 0:
+        shape = f"{query_heads} query heads per cached head, head_dim {head_dim}"
+        note = f"{shape}: not measured with {entry.backend}; its nearest shape is used"
+        found = _widened(found, OTHER_SHAPE_FACTOR, "other_shape", note)
+    lender = owner.name if owner is not profile else entry.borrowed_from
+    if lender is not None:
+        note = f"not measured on {profile.name}: constants of {lender}, same generation"
+        found = replace(
+            _widened(found, GENERATION_FACTOR, "generation", note),
+            held_out_median_error=None,
+            held_out_p90_error=None,
+        )
+    return found
+
+
+def _distance(entry: KernelConstants, query_heads: int, head_dim: int | None) -> float:
+    """0 for a shape that the entry covers, else how far off it is on a log scale."""
+    off = 0.0
+    if not entry.covers_query_heads(query_heads) and entry.query_heads_per_kv_head:
+        ends = entry.query_heads_per_kv_head
+        off += min(abs(math.log(query_heads / end)) for end in ends)
+    if head_dim is not None and not entry.covers_head_dim(head_dim) and entry.head_dims:
+        off += min(abs(math.log(head_dim / width)) for width in entry.head_dims)
+    return off
+
+
+def _as_model(profile: HardwareProfile, entry: KernelConstants) -> KernelModel:
+    held = [n for n in ("t0_s", "beta", "phi") if n not in entry.identified]
+    notes = [f"{', '.join(held)} not identified: held at the prior"] if held else []
+    if entry.remark:
+        notes.append(entry.remark)
+    return KernelModel(
+        t0_s=entry.t0_s,
+        bytes_per_s=entry.beta * profile.mem_bandwidth_bytes_per_s,
+        flops_per_s=entry.phi * _peak(profile, entry.peak),
+        form=entry.form,
+        work_unit_s=entry.work_unit_s or 0.0,
+        full_work_units=entry.full_work_units or 1.0,
+        band90=entry.band90, basis="measured", kernel=entry.kernel, kv_dtype=entry.kv_dtype,
+        backend=entry.backend, constants_of=entry.kernel, regime=entry.regime,
+        identified=entry.identified,
+        held_out_median_error=entry.held_out_median_error,
+        held_out_p90_error=entry.held_out_p90_error, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _widened(found: KernelModel, factor: float, basis: str, note: str) -> KernelModel:
+    low, high = found.band90
+    band = (low / factor, high * factor)
+    return replace(found, band90=band, basis=basis, notes=(*found.notes, note))
+
+
+def _assumed_low_rank(found: KernelModel) -> KernelModel:
+    worst, best = NARROW_ROW_EFFICIENCY
+    band = (found.band90[0] / best, found.band90[1] / worst)
+    return replace(
+        found, kernel="low_rank", basis="assumed", band90=band, held_out_median_error=None,
+        held_out_p90_error=None,
+        notes=(*found.notes, *LOW_RANK_NOTES),
+    )  # fmt: skip
+
+
+def _lent(found: KernelModel, kernel: str) -> KernelModel:
+    """The constants of another path of the same family."""
+    if found.basis in ("assumed", "datasheet"):
+        return found  # its notes say so
+    note = f"assumed: {kernel} was not measured; constants are those of {found.kernel}"
+    return replace(
+        found, kernel=kernel, basis="assumed", held_out_median_error=None, held_out_p90_error=None,
+        notes=(*found.notes, note),
+    )  # fmt: skip
+
+
+def _datasheet(profile: HardwareProfile, kernel: str, kv_dtype: str, regime: str) -> KernelModel:
+    peak = profile.matmul_peak
+    note = (
+        f"datasheet: {kernel} with {kv_dtype} cache ({regime}) was not measured on "
+        f"{profile.generation} GPUs; typical t0 15 us, beta 0.85, phi 0.6 of {peak}"
+    )
+    return KernelModel(
+        t0_s=DATASHEET_T0_S,
+        bytes_per_s=DATASHEET_BETA * profile.mem_bandwidth_bytes_per_s,
+        flops_per_s=DATASHEET_PHI * _peak(profile, peak),
+        band90=DATASHEET_BAND, basis="datasheet", kernel=kernel, kv_dtype=kv_dtype, regime=regime,
+        notes=(note,),
+    )  # fmt: skip
+
+
+def _peak(profile: HardwareProfile, name: str) -> float:
+    if name not in profile.peak_flops_per_s:
+        known = ", ".join(profile.peak_flops_per_s)
+        raise SpecError(f"{profile.name}: no peak_flops_per_s for {name}; known: {known}")
+    return profile.peak_flops_per_s[name]
+
+
+def _no_backend(profile: HardwareProfile, kernel: str, kv_dtype: str, backend: str) -> str:
+    entries = [e for e in profile.kernels if (e.kernel, e.kv_dtype) == (kernel, kv_dtype)]
+    known = sorted({e.backend for e in entries})
+    hint = did_you_mean(backend, known)
+    return (
+        f"backend {backend!r} has no {kernel} constants for {kv_dtype} on {profile.name}{hint}; "
+        f"known: {', '.join(known) or 'none'}"
+    )

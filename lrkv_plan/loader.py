@@ -1,0 +1,155 @@
+"""Find, read and validate models and hardware profiles.
+
+A model argument is a path (YAML, Hugging Face config.json, or a folder that holds one) or the
+name of a shipped file. Search order for names: ``spec_dir``, the copy inside the package, the
+checkout.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from lrkv_plan.documents import read_json, read_yaml
+from lrkv_plan.errors import SpecError, did_you_mean, shown
+from lrkv_plan.files import as_path, names_in
+from lrkv_plan.schema import validate
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.model import ModelSpec
+
+MODEL_FOLDER = "model_specs"
+HARDWARE_FOLDER = "hardware_profiles"
+_PACKAGE = Path(__file__).resolve().parent.parent
+MAX_FILES = 1_000  # in one folder that is searched
+MAX_FOLDER_BYTES = 2 * 2**20  # of YAML; two seconds' work at worst
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def load_model(argument: str | Path, *, spec_dir: Path | None = None) -> ModelSpec:
+    """The model that ``argument`` names.
+
+    Raises
+    ------
+    SpecError
+        If nothing of that name exists, or the file is invalid; the message names file and key.
+    """
+    path = _as_path(argument) or _named(str(argument), MODEL_FOLDER, spec_dir)
+    if path is None:
+        raise _unknown("model", str(argument), MODEL_FOLDER, spec_dir)
+    if os.path.isdir(path):
+        path = path / "config.json"
+        if not os.path.lexists(path):
+            raise SpecError(f"{path.parent}: the folder holds no config.json")
+    if path.suffix == ".json":
+        from lrkv_plan.huggingface import import_config
+
+        return import_config(read_json(path), path)
+    return validate(ModelSpec, read_yaml(path), path)
+
+
+def load_hardware(argument: str | Path, *, spec_dir: Path | None = None) -> HardwareProfile:
+    """The hardware profile that ``argument`` names, by file, name or alias.
+
+    Raises
+    ------
+    SpecError
+        If nothing of that name exists, or the file is invalid.
+    """
+    return find_hardware(argument, spec_dir=spec_dir)[0]
+
+
+def load_all_hardware(spec_dir: Path | None = None) -> list[HardwareProfile]:
+    """Every shipped profile, those in ``spec_dir`` first. Raises ``SpecError`` for a bad file."""
+    return [load_hardware(path) for path in shipped_files(HARDWARE_FOLDER, spec_dir)]
+
+
+def find_hardware(
+    argument: str | Path, *, spec_dir: Path | None = None
+) -> tuple[HardwareProfile, Path]:
+    """``load_hardware`` and the file that it was read from."""
+    path = _as_path(argument) or _named(str(argument), HARDWARE_FOLDER, spec_dir)
+    if path is not None:
+        return validate(HardwareProfile, read_yaml(path), path), path
+    wanted = str(argument).lower()
+    for candidate in shipped_files(HARDWARE_FOLDER, spec_dir):
+        profile = validate(HardwareProfile, read_yaml(candidate), candidate)
+        if wanted in profile.aliases:
+            return profile, candidate
+    raise _unknown("hardware", str(argument), HARDWARE_FOLDER, spec_dir)
+
+
+def shipped_files(folder: str, spec_dir: Path | None = None) -> list[Path]:
+    """All YAML files of a shipped folder, by name; those in ``spec_dir`` come first.
+
+    Raises
+    ------
+    SpecError
+        If ``spec_dir`` is no folder, or holds more than is searched.
+    """
+    files: dict[str, Path] = {}
+    for directory in _directories(folder, spec_dir):
+        names = names_in(directory, ".yaml", at_most=MAX_FILES)
+        if sum(_size(directory / name) for name in names) > MAX_FOLDER_BYTES:
+            raise SpecError(
+                f"{directory}: holds more than {MAX_FOLDER_BYTES >> 20} MiB of YAML, too much to "
+                "search; name a file in it"
+            )
+        for name in names:
+            files.setdefault(name.removesuffix(".yaml"), directory / name)
+    return [files[name] for name in sorted(files)]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # a link to nothing: told when it is read
+        return 0
+
+
+def _directories(folder: str, spec_dir: Path | None) -> list[Path]:
+    if spec_dir is not None and not os.path.isdir(spec_dir):
+        raise SpecError(f"--spec-dir {spec_dir}: no such folder")
+    places = (spec_dir, _PACKAGE / folder, _PACKAGE.parent / folder)
+    return [place for place in places if place is not None and place.is_dir()]
+
+
+def _as_path(argument: str | Path) -> Path | None:
+    """The argument as a path, if it is one: existing, or written like one.
+
+    What a path leads to (a pipe, a link to nothing) is told where it is read.
+    """
+    path = as_path(argument)
+    text = str(argument)
+    is_written_as_path = isinstance(argument, Path) or path.suffix in _SUFFIXES or "/" in text
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if is_written_as_path:
+            what = "a link to nothing" if path.is_symlink() else "no such file or folder"
+            raise SpecError(f"{text}: {what}") from None
+        return None
+    except OSError as error:
+        if not is_written_as_path:
+            return None
+        raise SpecError(f"{text}: cannot be read: {error.strerror}") from None
+    if stat.S_ISDIR(mode):
+        return path if "/" in text or os.path.lexists(path / "config.json") else None
+    return path if is_written_as_path or stat.S_ISREG(mode) else None
+
+
+def _named(name: str, folder: str, spec_dir: Path | None) -> Path | None:
+    for directory in _directories(folder, spec_dir):
+        path = directory / f"{name.lower()}.yaml"
+        if os.path.lexists(path):
+            return path
+    return None
+
+
+def _unknown(kind: str, name: str, folder: str, spec_dir: Path | None) -> SpecError:
+    known = [path.stem for path in shipped_files(folder, spec_dir)]
+    command = {"model": "models"}.get(kind, kind)
+    return SpecError(
+        f"{kind} {shown(name)} is neither a file nor a shipped name{did_you_mean(name, known)}; "
+        f"`lrkv-plan {command}` lists the names"
+    )

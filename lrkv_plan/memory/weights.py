@@ -1,0 +1,514 @@
+"""Weights: parameters by part, and the bytes that each GPU of a layout holds.
+
+Counts what the spec states. What it does not state is named in ``missing`` and makes the total
+unknown; parts outside the spec (vision towers, recurrent mixers) are its ``uncounted_parts``.
+Leaves out what engines add (rotary tables, repacked weights, absorbed copies of MLA matrices).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, fields
+from fractions import Fraction
+
+from lrkv_plan.attention.layout import WeightMatrix, WeightRole
+from lrkv_plan.attention.registry import layout_of
+from lrkv_plan.errors import PlacementError, RequirementError, SpecError
+from lrkv_plan.formats import WeightFormat, weight_format
+from lrkv_plan.memory.cache import reference_mha
+from lrkv_plan.memory.exact import check_is, check_model
+from lrkv_plan.specs.deployment import Parallelism, pipeline_stages
+from lrkv_plan.specs.model import (
+    DenseFeedForward,
+    ExpertFeedForward,
+    FeedForward,
+    LayerGroup,
+    ModelSpec,
+    NoFeedForward,
+)
+
+Bits = dict[str, Fraction]
+
+
+def layer_bits(
+    model: ModelSpec, groups: list[LayerGroup], storage: WeightFormat, parallel: Parallelism
+) -> Bits:
+    """Bits by part of one layer, which may be several groups: its own and cross-attention. [bits]
+
+    Raises
+    ------
+    PlacementError
+        If heads or the feed-forward width cannot be dealt out.
+    """
+    bits: Bits = defaultdict(Fraction)
+    for group in groups:
+        if group.attention is not None:
+            layout = layout_of(group.attention, model.model_dim)
+            layout.check_tp_size(parallel.tp_size)
+            bits["attention"] += sum(
+                w.copies
+                * storage.matrix_bits("attention", w.rows, w.cols)
+                * w.share_per_gpu(parallel.tp_size)
+                for w in layout.weights_held(reuses_cache=group.reuses_cache)
+            )
+    own = groups[0]
+    if own.feed_forward is not None:
+        _add_feed_forward(bits, own.feed_forward, model.model_dim, storage, parallel)
+    if model.norms is not None:
+        n_mixers = sum(group.attention is not None or bool(group.state) for group in groups)
+        has_block = own.feed_forward is not None and own.feed_forward.kind != "none"
+        n_norms = model.norms.per_mixer * n_mixers + model.norms.per_feed_forward * has_block
+        bits["norms"] += n_norms * norm_bits(model, storage)
+    return bits
+
+
+def norm_bits(model: ModelSpec, storage: WeightFormat) -> int:
+    """Bits of one norm, whole on every GPU. [bits]"""
+    has_bias = model.norms is not None and model.norms.bias
+    return model.model_dim * (2 if has_bias else 1) * storage.plain_bits
+
+
+def _add_feed_forward(
+    bits: Bits, block: FeedForward, model_dim: int, storage: WeightFormat, parallel: Parallelism
+) -> None:
+    if isinstance(block, NoFeedForward):
+        return
+
+    def add(part: str, width: int, slices: int, copies: int = 1) -> None:
+        bits[part] += copies * _mlp_bits(part, width, slices, block, model_dim, storage)
+
+    tp_size = parallel.tp_size
+    if isinstance(block, DenseFeedForward):
+        add("feed_forward", block.hidden_dim, tp_size)
+        return
+    local_experts = math.ceil(block.n_experts / parallel.ep_size)
+    add("experts", block.hidden_dim, parallel.expert_slices, local_experts)
+    if block.shared_hidden_dim:
+        add("shared_experts", block.shared_hidden_dim, tp_size)
+    if block.dense_hidden_dim:
+        add("feed_forward", block.dense_hidden_dim, tp_size)
+    router = block.n_experts * (model_dim + block.router_bias) + model_dim * block.shared_gate
+    bits["router"] += router * storage.plain_bits
+
+
+def _mlp_bits(
+    part: str,
+    width: int,
+    slices: int,
+    block: DenseFeedForward | ExpertFeedForward,
+    model_dim: int,
+    storage: WeightFormat,
+) -> Fraction:
+    """One block on one GPU: inputs d x w and output w x d sliced along w, its output bias whole."""
+    if width % slices:
+        raise PlacementError(
+            f"a {part.replace('_', ' ')} width of {width} cannot be sliced over {slices} GPUs; "
+            "allowed: its divisors"
+        )
+    n_inputs = 2 if block.gated else 1
+    sliced = n_inputs * storage.matrix_bits(part, model_dim, width)
+    sliced += storage.matrix_bits(part, width, model_dim)
+    whole = 0
+    if block.bias:
+        sliced += n_inputs * width * storage.plain_bits
+        whole = model_dim * storage.plain_bits
+    return Fraction(sliced, slices) + whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterCount:
+    """Weights by part. A part that the spec does not state is None and named in ``missing``."""
+
+    kv_params: int
+    attention_params: int
+    feed_forward_params: int | None
+    embedding_params: int | None
+    norm_params: int | None
+    missing: tuple[str, ...]
+
+    @property
+    def model_params(self) -> int | None:
+        """All counted weights, or None if a part is missing."""
+        parts = (self.feed_forward_params, self.embedding_params, self.norm_params)
+        known = [part for part in parts if part is not None]
+        return self.attention_params + sum(known) if len(known) == len(parts) else None
+
+
+def parameter_count(model: ModelSpec) -> ParameterCount:
+    """Weights of the model by part.
+
+    Notes
+    -----
+    Keys and values per layer, as each family's builder states them: MHA 2 d H d_h; GQA
+    2 d G d_h; LRKV 2 g d d_h + 2 H r (d + d_h); MLA d (d_c + d_R) + d_c H (d_nope + d_v) + d_c.
+    Attention adds query, output, their biases and query/key norms. A layer that reuses another
+    layer's cache has no weights that make rows: no key, value or down projection, no key norm; it
+    keeps what reads rows (LRKV's bases, MLA's up projection). Embeddings: vocabulary x d,
+    twice when untied. Feed-forward: three matrices d x width when gated, else two.
+
+    Examples
+    --------
+    >>> from lrkv_plan import load_model, swap_attention
+    >>> paper = load_model("lrkv-paper-2.5b")
+    >>> parameter_count(paper).kv_params  # 18 * 2 * 2304 * 18 * 128
+    191102976
+    >>> parameter_count(swap_attention(paper, "lrkv:55")).kv_params  # 18*2*(2304*128 + 18*55*2432)
+    97293312
+    """
+    check_model("model", model)
+    missing: list[str] = []
+    return ParameterCount(
+        kv_params=kv_params(model),
+        attention_params=sum(_attention_params(model, group) for group in model.layers),
+        feed_forward_params=_feed_forward_params(model, missing),
+        embedding_params=_embedding_params(model, missing),
+        norm_params=_norm_params(model, missing),
+        missing=tuple(missing),
+    )
+
+
+def attention_weights(group: LayerGroup, model_dim: int) -> tuple[WeightMatrix, ...]:
+    """The attention weights of one layer of the group; none without attention."""
+    if group.attention is None:
+        return ()
+    layout = layout_of(group.attention, model_dim)
+    return layout.weights_held(reuses_cache=group.reuses_cache)
+
+
+def kv_params(model: ModelSpec) -> int:
+    """Weights of the key and value projections over all layers; biases are not counted here."""
+    check_model("model", model)
+    return sum(
+        group.count * weight.n_params
+        for group in model.layers
+        for weight in attention_weights(group, model.model_dim)
+        if weight.role is WeightRole.KEY_VALUE
+    )
+
+
+def kv_params_ratio_to_mha(model: ModelSpec) -> Fraction | None:
+    """Key/value weights over MHA's on the same backbone: g/H + (r/d_h)(1 + d_h/d) for LRKV."""
+    reference = kv_params(reference_mha(model))
+    return Fraction(kv_params(model), reference) if reference else None
+
+
+def _attention_params(model: ModelSpec, group: LayerGroup) -> int:
+    weights = attention_weights(group, model.model_dim)
+    return group.count * sum(weight.n_params for weight in weights)
+
+
+def feed_forward_params(block: FeedForward, model_dim: int) -> int:
+    """Weights of one feed-forward block.
+
+    Dense: m d w, m = 3 if gated else 2, plus (m - 1) w + d biases. Experts: E routed blocks, the
+    shared block, the dense block beside them, and a router d E with its optional bias and gate.
+    """
+    if isinstance(block, NoFeedForward):
+        return 0
+    if isinstance(block, DenseFeedForward):
+        return _dense_params(model_dim, block.hidden_dim, block)
+    routed = block.n_experts * _dense_params(model_dim, block.hidden_dim, block)
+    others = sum(
+        _dense_params(model_dim, width, block)
+        for width in (block.shared_hidden_dim, block.dense_hidden_dim)
+        if width
+    )
+    router = model_dim * block.n_experts + block.n_experts * block.router_bias
+    return routed + others + router + model_dim * block.shared_gate
+
+
+def _dense_params(model_dim: int, width: int, block: DenseFeedForward | ExpertFeedForward) -> int:
+    n_inputs = 2 if block.gated else 1
+    biases = n_inputs * width + model_dim if block.bias else 0
+    return (n_inputs + 1) * model_dim * width + biases
+
+
+def _feed_forward_params(model: ModelSpec, missing: list[str]) -> int | None:
+    blocks = [(group.count, group.feed_forward) for group in model.layers if not _is_cross(group)]
+    if any(block is None for _, block in blocks):
+        missing.append("feed_forward")
+        return None
+    return sum(
+        count * feed_forward_params(block, model.model_dim)
+        for count, block in blocks
+        if block is not None
+    )
+
+
+def _is_cross(group: LayerGroup) -> bool:
+    """Cross-attention shares its layer with self-attention, whose group has the feed-forward."""
+    return group.cached_over == "encoder"
+
+
+def _embedding_params(model: ModelSpec, missing: list[str]) -> int | None:
+    unknown = [key for key in ("vocab_size", "tied_embeddings") if getattr(model, key) is None]
+    missing += unknown
+    if model.vocab_size is None or unknown:
+        return None
+    tables = 1 if model.tied_embeddings else 2
+    head_bias = model.vocab_size * model.head_bias
+    positions = (model.position_embeddings or 0) * model.model_dim
+    return tables * model.vocab_size * model.model_dim + head_bias + positions
+
+
+def _norm_params(model: ModelSpec, missing: list[str]) -> int | None:
+    norms = model.norms
+    if norms is None:
+        missing.append("norms")
+        return None
+    n_norms = norms.final + norms.embedding
+    for group in model.layers:
+        has_mixer = group.attention is not None or bool(group.state)
+        has_block = group.feed_forward is not None and group.feed_forward.kind != "none"
+        n_norms += group.count * (norms.per_mixer * has_mixer + norms.per_feed_forward * has_block)
+    return n_norms * model.model_dim * (2 if norms.bias else 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchedWidth:
+    """Feed-forward widths that bring a swapped model nearest to the original's total."""
+
+    width_change: int
+    hidden_dims: tuple[int, ...]  # new widths, one per distinct old width
+    attention_change: int  # parameters that the swap added (negative: saved)
+    remaining_difference: int  # parameters above (+) or below (-) the original after rounding
+
+
+def matched_feed_forward(original: ModelSpec, swapped: ModelSpec) -> MatchedWidth:
+    """The feed-forward width that restores the original's parameter count after a swap.
+
+    Notes
+    -----
+    One unit of width costs s = sum over layers of m d (per dense block or routed expert, m = 3 if
+    gated else 2, plus biases). The change is round(-(P_swapped - P_original) / s), applied to
+    every feed-forward width alike; |remaining| <= s / 2.
+
+    Raises
+    ------
+    SpecError
+        If the spec states no feed-forward.
+    RequirementError
+        If the swap adds more than the feed-forward blocks hold.
+    """
+    check_model("original", original)
+    check_model("swapped", swapped)
+    change = sum(_attention_params(swapped, g) for g in swapped.layers) - sum(
+        _attention_params(original, g) for g in original.layers
+    )
+    blocks = [(g.count, g.feed_forward) for g in original.layers if not _is_cross(g)]
+    if any(block is None for _, block in blocks):
+        raise SpecError(
+            f"{original.name}: feed_forward is not stated, so no width can restore the parameter "
+            "count; add it to the model file"
+        )
+    slope = sum(count * _params_per_width(block, original.model_dim) for count, block in blocks)
+    if slope == 0:
+        raise SpecError(f"{original.name}: has no feed-forward block to widen")
+    width_change = round(Fraction(-change, slope))
+    widths = sorted({b.hidden_dim for _, b in blocks if b is not None and b.kind != "none"})
+    if widths[0] + width_change < 1:
+        raise RequirementError(
+            f"{original.name}: the swap adds {change:,} parameters, more than a feed-forward width "
+            f"of {widths[0]} can give back"
+        )
+    return MatchedWidth(
+        width_change=width_change,
+        hidden_dims=tuple(width + width_change for width in widths),
+        attention_change=change,
+        remaining_difference=change + width_change * slope,
+    )
+
+
+def _params_per_width(block: FeedForward | None, model_dim: int) -> int:
+    if block is None or isinstance(block, NoFeedForward):
+        return 0
+    wider = block.model_copy(update={"hidden_dim": block.hidden_dim + 1})
+    return feed_forward_params(wider, model_dim) - feed_forward_params(block, model_dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageWeights:
+    """What one GPU of a pipeline stage holds; each part is rounded up to whole bytes. [bytes]"""
+
+    attention: int = 0
+    feed_forward: int = 0
+    experts: int = 0
+    shared_experts: int = 0
+    router: int = 0
+    norms: int = 0
+    embeddings: int = 0
+    head: int = 0
+    extra: int = 0
+
+    @property
+    def total(self) -> int:
+        """All parts together. [bytes]"""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightBytes:
+    """Weights per GPU for each pipeline stage, and what the figures leave out or assume."""
+
+    stages: tuple[StageWeights, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def fullest(self) -> StageWeights:
+        """The stage that holds most."""
+        return max(self.stages, key=lambda stage: stage.total)
+
+
+def weight_bytes_per_gpu(
+    model: ModelSpec, *, parallel: Parallelism, weight_dtype: str
+) -> WeightBytes:
+    """Weight bytes on one GPU of each pipeline stage.
+
+    Parameters
+    ----------
+    model : must state feed-forward, vocabulary, tied embeddings and norms.
+    parallel : GPUs by kind of parallelism. Data parallelism repeats everything but experts that
+        ``ep_size`` deals out.
+    weight_dtype : name of a weight format.
+
+    Returns
+    -------
+    Bytes by part; a GPU with more experts or more vocabulary rows than others is the one shown.
+
+    Raises
+    ------
+    SpecError
+        If the spec does not state a part, or the format is unknown.
+    PlacementError
+        If heads, feed-forward width or layers cannot be dealt out.
+
+    Notes
+    -----
+    Attention weights are dealt out by head and repeated when there are fewer key/value heads than
+    GPUs; MLA's down projections, norms, biases of outputs and the router are whole on every GPU.
+    Vocabulary: ceil(V / P) rows. The first stage has the embedding, the last one the head and the
+    final norm; tied embeddings are stored once on one stage, twice on more. ``extra_params`` are
+    taken to be on the first stage and divided by P (vLLM slices vision towers by default), at 16
+    bit in quantised formats.
+
+    Examples
+    --------
+    >>> from lrkv_plan import load_model
+    >>> llama = load_model("llama-3.1-8b")
+    >>> one = weight_bytes_per_gpu(llama, parallel=Parallelism(), weight_dtype="bf16")
+    >>> one.fullest.total  # 8,030,261,248 parameters of 2 bytes
+    16060522496
+    """
+    check_model("model", model)
+    check_is("parallel", parallel, Parallelism)
+    _check_stated(model)
+    storage = weight_format(weight_dtype)
+    layers = _layers_in_order(model)
+    known: dict[tuple[int, ...], Bits] = {}  # most layers are alike
+    for groups in layers:
+        key = tuple(map(id, groups))
+        if key not in known:
+            known[key] = layer_bits(model, groups, storage, parallel)
+    per_layer = [known[tuple(map(id, groups))] for groups in layers]
+    stages = pipeline_stages(len(layers), parallel.pp_size)
+    return WeightBytes(
+        stages=tuple(
+            _rounded(
+                [per_layer[i] for i in stage]
+                + [_ends_bits(model, storage, parallel, index == 0, index == len(stages) - 1)]
+            )
+            for index, stage in enumerate(stages)
+        ),
+        remarks=_remarks(model, storage),
+    )
+
+
+def uncounted_weights(model: ModelSpec) -> tuple[str, ...]:
+    """Parts whose weights the spec names and nothing counts; empty where a total covers them.
+
+    What is computed from the counted weights is then a bound: at least so many bytes of weights,
+    at most so many sequences.
+    """
+    return () if model.extra_params else model.uncounted_parts
+
+
+def refuse_unbounded_weights(model: ModelSpec) -> None:
+    """Refuse a model whose counted weights may be a small part of all.
+
+    Raises
+    ------
+    SpecError
+        If it has recurrent layers: their weights are as large as those of attention layers, and no
+        bound on them is known.
+    """
+    n_recurrent = sum(group.count for group in model.layers if group.state)
+    if n_recurrent:
+        raise SpecError(
+            f"{model.name}: the weights of {n_recurrent} recurrent layers are not counted, so "
+            "memory and times cannot be; give the weights of one GPU (--weights '50 GiB'), or the "
+            "pool (--kv-memory)"
+        )
+
+
+def _check_stated(model: ModelSpec) -> None:
+    missing = parameter_count(model).missing
+    if missing:
+        raise SpecError(
+            f"{model.name}: {', '.join(missing)} not stated, so weights cannot be counted; add it "
+            "to the model file, give --weights, or name a folder that holds the safetensors"
+        )
+
+
+def _remarks(model: ModelSpec, storage: WeightFormat) -> tuple[str, ...]:
+    remarks = []
+    if model.extra_params:
+        remarks.append(f"weights: {model.extra_params:,} parameters outside the layers, divided")
+    elif model.uncounted_parts:
+        remarks.append(f"weights leave out: {'; '.join(model.uncounted_parts)}")
+    if storage.quantised_parts:
+        parts = ", ".join(sorted(storage.quantised_parts)).replace("_", " ")
+        remarks.append(f"weights in {storage.name}: {parts}; the rest in 16 bit")
+    return tuple(remarks)
+
+
+def _layers_in_order(model: ModelSpec) -> list[list[LayerGroup]]:
+    """Per layer its group; cross-attention groups are spread evenly over the layers they share."""
+    order = model.layer_order
+    if order is None:
+        order = tuple(i for i, group in enumerate(model.layers) for _ in range(group.count))
+    layers = [[model.layers[i]] for i in order if model.layers[i].cached_over == "context"]
+    for group in model.layers:
+        if group.cached_over == "encoder":
+            for k in range(group.count):
+                layers[min(k * len(layers) // group.count, len(layers) - 1)].append(group)
+    return layers
+
+
+def _ends_bits(
+    model: ModelSpec, storage: WeightFormat, parallel: Parallelism, is_first: bool, is_last: bool
+) -> Bits:
+    """Embeddings and extra parts on the first stage; head and final norm on the last."""
+    bits: Bits = defaultdict(Fraction)
+    plain, norm = storage.plain_bits, norm_bits(model, storage)
+    rows = math.ceil((model.vocab_size or 0) / parallel.tp_size)
+    table = rows * model.model_dim * plain
+    norms = model.norms
+    if is_first:
+        positions = (model.position_embeddings or 0) * model.model_dim * plain
+        bits["embeddings"] += table + positions
+        bits["norms"] += norm * (norms is not None and norms.embedding)
+        bits["extra"] += Fraction((model.extra_params or 0) * plain, parallel.tp_size)
+    if is_last:
+        is_shared = model.tied_embeddings and is_first
+        bits["head"] += table * (not is_shared) + rows * plain * model.head_bias
+        bits["norms"] += norm * (norms is not None and norms.final)
+    return bits
+
+
+def _rounded(parts: list[Bits]) -> StageWeights:
+    bits: Bits = defaultdict(Fraction)
+    for part in parts:
+        for name, amount in part.items():
+            bits[name] += amount
+    return StageWeights(**{name: math.ceil(amount / 8) for name, amount in bits.items()})

@@ -1,0 +1,361 @@
+"""Cache, ranks, weights and placement as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lrkv_plan.formats import storage_format
+from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent, ratio
+from lrkv_plan.report.views.specs import DESIGN, at_least, listed, model_inputs
+from lrkv_plan.specs.budget import parse_budget
+from lrkv_plan.specs.design import design_label
+from lrkv_plan.units import format_bytes
+
+if TYPE_CHECKING:
+    from lrkv_plan.memory.largest import Fit, OwnReading, RankCeiling
+    from lrkv_plan.memory.side_by_side import CacheRow, ParamsRow, ShardRow, TensorRow
+    from lrkv_plan.serving.capacity import CapacityRow, RankFit
+    from lrkv_plan.specs.deployment import Workload
+    from lrkv_plan.specs.model import ModelSpec
+
+_CONTEXT = Column(key="context_tokens", title="context", text=count)
+
+
+def cache_table(model: ModelSpec, rows: Sequence[CacheRow], workload: Workload) -> Table:
+    """Cache per design and context."""
+    extra = []
+    if any(row.index_bytes_per_token for row in rows):
+        extra.append(Column(key="index_bytes_per_token", title="index B/token", text=count))
+    if any(row.state_bytes_per_sequence for row in rows):
+        extra.append(
+            Column(key="state_bytes_per_sequence", title="state/sequence", text=format_bytes)
+        )
+    return Table(
+        title=_cache_title("Cache", model, workload),
+        inputs=_cache_inputs(model, workload, [row.context_tokens for row in rows]),
+        rows=[as_row(row) for row in rows],
+        columns=(
+            DESIGN,
+            _CONTEXT,
+            Column(key="bytes_per_token", title="B/token", text=count),
+            Column(key="bytes_per_token_per_gpu", title="B/token/GPU", text=count),
+            *extra,
+            Column(key="cache_bytes", title="cache", text=format_bytes),
+            Column(key="cache_bytes_per_gpu", title="cache/GPU", text=format_bytes),
+            Column(key="ratio_to_mha", title="of MHA", text=percent),
+        ),
+        remarks=tuple(_cache_remarks(model, rows, workload)),
+    )
+
+
+def tensor_table(model: ModelSpec, rows: Sequence[TensorRow], workload: Workload) -> Table:
+    """One row per cached tensor."""
+    return Table(
+        title=_cache_title("Cached tensors", model, workload),
+        inputs=_cache_inputs(model, workload, [row.context_tokens for row in rows]),
+        rows=[as_row(row) for row in rows],
+        columns=(
+            DESIGN,
+            _CONTEXT,
+            Column(key="layers", title="layers", text=count),
+            Column(key="tensor", title="tensor", is_number=False),
+            Column(key="width", title="width", text=count),
+            Column(key="copies_per_layer", title="copies", text=count),
+            Column(key="copies_per_gpu", title="on a GPU", text=count),
+            Column(key="sharding", title="sharding", is_number=False),
+            Column(key="window_tokens", title="window", text=count),
+            Column(key="bytes_per_token", title="B/token", text=count),
+            Column(key="cache_bytes", title="cache", text=format_bytes),
+            Column(key="cache_bytes_per_gpu", title="cache/GPU", text=format_bytes),
+        ),
+        remarks=tuple(_cache_remarks(model, (), workload)),
+    )
+
+
+def _cache_title(what: str, model: ModelSpec, workload: Workload) -> str:
+    sequences = "1 sequence" if workload.batch_size == 1 else f"{workload.batch_size:,} sequences"
+    gpus = "1 GPU" if workload.tp_size == 1 else f"tensor parallel over {workload.tp_size} GPUs"
+    return f"{what} of {model.name}: {workload.kv_dtype}, {sequences}, {gpus}"
+
+
+def _cache_inputs(model: ModelSpec, workload: Workload, contexts: list[int]) -> dict[str, Any]:
+    return {
+        "model": model_inputs(model),
+        "context_tokens": list(dict.fromkeys(contexts)),
+        "batch_size": workload.batch_size,
+        "kv_dtype": storage_format(workload.kv_dtype).name,
+        "tp_size": workload.tp_size,
+        "encoder_tokens": workload.encoder_tokens or model.encoder_tokens,
+    }
+
+
+def _cache_remarks(model: ModelSpec, rows: Sequence[CacheRow], workload: Workload) -> Iterator[str]:
+    windows = sorted({g.window_tokens for g in model.layers if g.window_tokens is not None})
+    if windows:
+        yield (
+            f"some layers keep at most {listed(windows)} tokens, so a cache is smaller than "
+            "B/token times its context"
+        )
+    if any(row.index_bytes_per_token for row in rows):
+        yield "cache includes sparse-index keys (index B/token), which B/token leaves out"
+    if any(row.state_bytes_per_sequence for row in rows):
+        yield "cache includes recurrent state, which does not grow with the context"
+    if any(row.encoder_bytes_per_token for row in rows):
+        tokens = workload.encoder_tokens or model.encoder_tokens
+        yield (
+            f"cache includes cross-attention over {tokens:,} encoder tokens"
+            if tokens
+            else "cross-attention is not in the cache: the number of encoder tokens is not "
+            "stated (--encoder-tokens)"
+        )
+    longest = max((row.context_tokens for row in rows), default=0)
+    if model.max_context_tokens and longest > model.max_context_tokens:
+        yield f"the model's own maximum is {model.max_context_tokens:,} tokens"
+    yield from model.remarks
+
+
+def rank_table(
+    model: ModelSpec, inputs: dict[str, Any], answer: RankCeiling, own: OwnReading | None = None
+) -> Table:
+    """The rank ceiling and what else fits the same budget; ``own`` is the other reading of it."""
+    aligned_name = f"multiple of {answer.alignment}"
+    named: list[tuple[str, str, Fit | None]] = [
+        ("largest rank", "", answer.largest),
+        (aligned_name, "aligned_", answer.aligned),
+        (f"stored padded to {answer.alignment}", "padded_", answer.padded),
+        ("GQA in the budget", "gqa_", answer.grouped),
+        ("MLA in the budget", "mla_", answer.latent),
+    ]
+    value_keys = {
+        "": "rank", "aligned_": "aligned_rank", "padded_": "padded_rank",
+        "gqa_": "gqa_kv_heads", "mla_": "mla_latent_dim",
+    }  # fmt: skip
+    row: dict[str, Any] = {
+        "model": model.name,
+        "budget": inputs["budget"],
+        "budget_bytes_per_token_per_gpu": answer.budget_bytes_per_token_per_gpu,
+        "budget_share_of_own": own and own.budget_share_of_own,
+        "share_of_own_budget": own and own.text,
+        "share_of_own_rank": own and own.largest and own.largest.value,
+        "align": answer.alignment,
+        "next_rank_price_bytes_per_token_per_gpu": answer.next_rank_price_bytes,
+        "next_rank_shortfall_bytes_per_token_per_gpu": answer.next_rank_shortfall_bytes,
+    }
+    shown = []
+    for title, prefix, fit in named:
+        row |= {value_keys[prefix]: None if fit is None else fit.value}
+        row |= {
+            f"{prefix}{key}": None if fit is None else getattr(fit, name)
+            for key, name in _CEILING_KEYS
+        }
+        if fit is not None:
+            shown.append(
+                {"title": title, **{key: getattr(fit, name) for key, name in _CEILING_KEYS}}
+            )
+    price, shortfall = answer.next_rank_price_bytes, answer.next_rank_shortfall_bytes
+    next_rank = (
+        f"the next rank adds {count(price)} B per token and GPU, {count(shortfall)} B beyond the "
+        "budget"
+        if price is not None and shortfall is not None
+        else "the rank is as wide as a head, and the budget would allow more"
+    )
+    return Table(
+        title=f"Rank ceiling of {model.name}: {parse_budget(inputs['budget']).described} = "
+        f"{count(answer.budget_bytes_per_token_per_gpu)} B per token and GPU",
+        inputs=inputs,
+        rows=[row],
+        shown_rows=shown,
+        columns=(
+            Column(key="title", title="", is_number=False),
+            DESIGN,
+            Column(key="bytes_per_token_per_gpu", title="B/token/GPU", text=count),
+            Column(key="spare_bytes_per_token_per_gpu", title="spare", text=count),
+            Column(key="ratio", title="of MHA", text=percent),
+            Column(key="kv_params_ratio", title="K/V weights", text=percent),
+            Column(key="arithmetic_ratio", title="arithmetic", text=ratio),
+            Column(key="arithmetic_ratio_limit", title="long context", text=ratio),
+        ),
+        remarks=(
+            *_own_remarks(model, inputs, own),
+            next_rank,
+            *_rank_remarks(inputs, answer),
+            *answer.remarks,
+            *model.remarks,
+        ),
+    )
+
+
+def _own_remarks(model: ModelSpec, inputs: dict[str, Any], own: OwnReading | None) -> Iterator[str]:
+    """Both readings of a share, where they differ."""
+    if own is None:
+        return
+    held = f"holds rank {own.largest.value}" if own.largest else "holds not even rank 0"
+    yield (
+        f"{parse_budget(inputs['budget']).described} is {float(own.budget_share_of_own):.4g} times "
+        f"what this model caches now ({design_label(model)}); {own.text} {held} "
+        f"(--budget '{own.text}')"
+    )
+
+
+_CEILING_KEYS = (
+    ("attention", "text"),
+    ("ratio", "ratio_to_mha"),
+    ("bytes_per_token_per_gpu", "bytes_per_token_per_gpu"),
+    ("spare_bytes_per_token_per_gpu", "spare_bytes_per_token_per_gpu"),
+    ("kv_params_ratio", "kv_params_ratio"),
+    ("arithmetic_ratio", "arithmetic_ratio"),
+    ("arithmetic_ratio_limit", "arithmetic_ratio_limit"),
+)
+
+
+def _rank_remarks(inputs: dict[str, Any], answer: RankCeiling) -> Iterator[str]:
+    if answer.padded.spare_bytes_per_token_per_gpu < 0:
+        yield (
+            f"rank {answer.largest.value} padded to a multiple of {answer.alignment} exceeds the "
+            f"budget; rank {answer.aligned.value} does not"
+        )
+    if answer.latent is not None and inputs["mla_rope_dim"] is None:
+        yield "MLA's rotary width is the backbone's own, or half a head (--mla-rope-dim)"
+    if inputs["position"] == "rope_rank":
+        yield "rope_rank is exact only if the trained basis spans whole rotary planes"
+    yield (
+        f"of MHA, weights and arithmetic compare with MHA on the same backbone; arithmetic at "
+        f"{inputs['context_tokens']:,} cached tokens, softmax and rotations not counted"
+    )
+
+
+def rank_fit_table(model: ModelSpec, inputs: Row, answer: RankFit) -> Table:
+    """The largest rank with which the wanted sequences fit, and what else does."""
+    named = (
+        ("largest rank", "", "rank", answer.largest),
+        (f"multiple of {answer.alignment}", "aligned_", "aligned_rank", answer.aligned),
+        ("next rank", "next_", "next_rank", answer.following),
+        ("GQA that fits", "gqa_", "gqa_kv_heads", answer.grouped),
+        ("MLA that fits", "mla_", "mla_latent_dim", answer.latent),
+    )
+    flat: dict[str, Any] = {
+        "model": model.name,
+        "fit_sequences": answer.n_sequences,
+        "align": answer.alignment,
+    }
+    shown = []
+    for title, prefix, value_key, fit in named:
+        facts = {} if fit is None else {"attention": fit.text, **_fit_facts(fit.row)}
+        flat[value_key] = None if fit is None else fit.value
+        flat |= {f"{prefix}{key}": facts.get(key) for key in ("attention", *_FIT_KEYS)}
+        if facts:
+            shown.append({"title": title, **facts})
+    row = answer.largest.row
+    context = f"{row.context_tokens:,} tokens on {row.n_gpus} x {row.gpu or 'a stated pool'}"
+    return Table(
+        title=f"Rank of {model.name} that fits {answer.n_sequences:,} sequences of {context}",
+        inputs=inputs,
+        rows=[flat],
+        shown_rows=shown,
+        columns=(
+            Column(key="title", title="", is_number=False),
+            DESIGN,
+            Column(key="total_sequences", title="sequences", text=count),
+            Column(key="kv_budget_bytes_per_gpu", title="budget/GPU", text=format_bytes),
+            Column(key="bytes_per_token_per_gpu", title="B/token/GPU", text=count),
+            Column(key="ratio", title="of MHA", text=percent),
+            Column(key="waste_share", title="waste", text=percent),
+        ),
+        remarks=(
+            f"ranks are stored at multiples of {answer.alignment}; of MHA compares what is stored",
+            *answer.remarks,
+            *model.remarks,
+        ),
+    )
+
+
+_FIT_KEYS = (
+    "total_sequences", "kv_budget_bytes_per_gpu", "bytes_per_token_per_gpu", "ratio", "waste_share",
+)  # fmt: skip
+
+
+def _fit_facts(row: CapacityRow) -> dict[str, Any]:
+    facts = {key: getattr(row, key) for key in _FIT_KEYS if key != "ratio"}
+    return {**facts, "ratio": row.ratio_to_mha}
+
+
+_TP_SIZE = Column(key="tp_size", title="GPUs", text=count)
+
+
+def params_table(model: ModelSpec, rows: Sequence[ParamsRow], match_params: bool) -> Table:
+    """Weights per design."""
+    flat = [as_row(row) for row in rows]
+    matched = (
+        Column(key="hidden_dims", title="matched width", text=lambda dims: listed(dims)),
+        Column(key="width_change", title="change", text=lambda change: f"{change:+,}"),
+        Column(key="remaining_difference", title="left over", text=lambda left: f"{left:+,}"),
+    )
+    missing = sorted({part for row in rows for part in row.missing})
+    remarks = []
+    if missing:
+        remarks.append(f"the whole model is unknown: {', '.join(missing)} not stated in the spec")
+    if model.uncounted_parts:
+        remarks.append(f"not counted: {'; '.join(model.uncounted_parts)}")
+    return Table(
+        title=f"Weights of {model.name}",
+        inputs={"model": model_inputs(model), "match_params": match_params},
+        rows=flat,
+        shown_rows=[
+            {**row, "model_params": at_least(row["model_params"], model.uncounted_parts)}
+            for row in flat
+        ],
+        columns=(
+            DESIGN,
+            Column(key="kv_params", title="K/V weights", text=count),
+            Column(key="ratio_to_mha", title="of MHA", text=percent),
+            Column(key="attention_params", title="attention", text=count),
+            Column(key="feed_forward_params", title="feed-forward", text=count),
+            Column(key="embedding_params", title="embeddings", text=count),
+            Column(key="model_params", title="model"),
+            *(matched if match_params else ()),
+        ),
+        remarks=(*remarks, *model.remarks),
+    )
+
+
+def shard_table(model: ModelSpec, rows: Sequence[ShardRow], inputs: dict[str, Any]) -> Table:
+    """Cache per GPU and over the group, per placement policy."""
+    return Table(
+        title=f"Placement of {model.name}: {inputs['kv_dtype']}, bytes per cached token",
+        inputs=inputs,
+        rows=[_shard_row(row) for row in rows],
+        columns=(
+            DESIGN,
+            _TP_SIZE,
+            Column(key="policy", title="policy", is_number=False),
+            Column(key="cache_bytes_per_token_per_gpu", title="B/token/GPU", text=count),
+            Column(key="aggregate_bytes_per_token", title="B/token, all GPUs", text=count),
+            Column(key="replicated_share", title="repeated", text=percent),
+            Column(key="link_bytes_per_token_per_gpu", title="link B/token/GPU", text=count),
+            Column(key="aggregate_ratio_to_mha", title="of MHA", text=percent),
+        ),
+        remarks=(
+            *dict.fromkeys(
+                f"refused: {row.attention}: {row.refused}" for row in rows if row.refused
+            ),
+            *_policy_remarks(rows),
+            *model.remarks,
+        ),
+    )
+
+
+def _shard_row(row: ShardRow) -> dict[str, Any]:
+    placement = row.placement
+    flat = {"model": row.model, "attention": row.attention, "tp_size": row.tp_size}
+    if placement is None:
+        return {**flat, "policy": "refused", "refused": row.refused}
+    share = {"replicated_share": placement.replicated_share}
+    return {**flat, **as_row(placement), **share, "refused": None}
+
+
+def _policy_remarks(rows: Sequence[ShardRow]) -> Iterator[str]:
+    from lrkv_plan.memory.placement import POLICIES
+
+    used = {row.placement.policy for row in rows if row.placement is not None}
+    yield from (f"{policy}: {what}" for policy, what in POLICIES.items() if policy in used)

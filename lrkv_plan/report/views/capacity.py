@@ -1,0 +1,287 @@
+"""Capacity as people read it: what fits, what binds, what to try, and the budget's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
+from lrkv_plan.report.views.specs import model_inputs
+from lrkv_plan.units import format_bytes
+
+if TYPE_CHECKING:
+    from lrkv_plan.serving.answers import Answer
+    from lrkv_plan.serving.deployment import Deployment
+    from lrkv_plan.specs.lengths import Population
+    from lrkv_plan.specs.model import ModelSpec
+
+
+def capacity_table(
+    model: ModelSpec, answers: Sequence[Answer], population: Population | None
+) -> Table:
+    """One row per deployment and design; users, times and costs are those of all GPUs together."""
+    rows = [_row(answer) for answer in answers]
+    first = answers[0].deployment
+    return Table(
+        title=_title(model, answers),
+        inputs=_inputs(model, answers, population),
+        rows=rows,
+        columns=(
+            Column(key="attention", title="design", is_number=False),
+            Column(key="n_gpus", title="GPUs", text=count),
+            Column(key="tp_size", title="TP", text=count),
+            *_size_columns(rows),
+            Column(key="context_tokens", title="context", text=count),
+            Column(key="kv_budget_bytes_per_gpu", title="budget/GPU", text=format_bytes),
+            Column(key="bytes_per_token_per_gpu", title="B/token/GPU", text=count),
+            *_print_columns(first),
+            Column(key="total_sequences", title="sequences", text=count),
+            Column(key="waste_share", title="waste", text=percent),
+            *_price_columns(rows),
+            *(_TIME_COLUMNS if any(answer.is_timed for answer in answers) else ()),
+            *(_POPULATION_COLUMNS if population is not None else ()),
+            Column(key="bound_by", title="bound by", is_number=False),
+        ),
+        remarks=tuple(dict.fromkeys(_remarks(model, answers, population))),
+    )
+
+
+def _title(model: ModelSpec, answers: Sequence[Answer]) -> str:
+    first = answers[0].deployment
+    gpu = first.hardware.name if first.hardware else "a stated pool"
+    left_out = _left_out(answers)
+    smallest = any(answer.is_smallest for answer in answers)
+    what = "Fewest GPUs for" if smallest else "Capacity of"
+    bound = bounded(left_out) if not smallest else bounded(left_out, "Lower bound")
+    return f"{bound}{what} {model.name} on {gpu}, {first.engine}, {first.settings.kv_dtype} cache"
+
+
+def _left_out(answers: Sequence[Answer]) -> Sequence[str]:
+    return next((a.row.weights_left_out for a in answers if a.row is not None), ())
+
+
+def bounded(left_out: Sequence[str], bound: str = "Upper bound") -> str:
+    """What a title begins with where weights are left out: the figures are then bounds."""
+    return f"{bound}, weights leave out {'; '.join(left_out)}: " if left_out else ""
+
+
+def beyond_maximum(model: ModelSpec, context_tokens: int) -> Iterator[str]:
+    """A warning where the context is longer than the model's own maximum."""
+    most = model.max_context_tokens
+    if most is not None and context_tokens > most:
+        yield (
+            f"{context_tokens:,} tokens exceed the model's own maximum of {most:,}: engines refuse "
+            "them unless positions are rescaled (such as YaRN)"
+        )
+
+
+def _size_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """Sizes other than tensor parallelism's, where any is above 1."""
+    kinds = (("pp_size", "PP"), ("dp_size", "DP"), ("ep_size", "EP"), ("dcp_size", "DCP"))
+    return tuple(
+        Column(key=key, title=title, text=count)
+        for key, title in kinds
+        if any(row.get(key, 1) > 1 for row in rows)
+    )
+
+
+def _print_columns(first: Deployment) -> tuple[Column, ...]:
+    """What the engine prints of one core; named so where there are several."""
+    several = first.n_replicas > 1 or first.parallel.dp_size > 1
+    of_one = " of one core" if several else ""
+    return (
+        Column(key="kv_tokens", title=f"kv tokens{of_one}", text=count),
+        Column(
+            key="max_concurrency", title=f"concurrency{of_one}", text=lambda x: f"{float(x):,.2f}"
+        ),
+    )
+
+
+_POPULATION_COLUMNS = (
+    Column(key="population_admitted_sequences", title="admitted", text=count),
+    Column(key="population_equal_length_sequences", title="if equal", text=count),
+    Column(key="population_waste_share", title="page waste", text=percent),
+)
+
+
+_TIME_COLUMNS = (
+    Column(key="admitted_sequences", title="served", text=count),
+    Column(key="tpot_s", title="ms/token", text=lambda x: f"{1e3 * x:.4g}"),
+    Column(key="tokens_per_s", title="tok/s", text=lambda x: f"{x:,.0f}"),
+    Column(key="usd_per_million_tokens", title="USD/M tokens", text=lambda x: f"{x:.3g}"),
+)
+
+
+def _price_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    if not any(row.get("usd_per_sequence_hour") for row in rows):
+        return ()
+    return (Column(key="usd_per_sequence_hour", title="USD/sequence/h", text=lambda x: f"{x:.4g}"),)
+
+
+def _row(answer: Answer) -> dict[str, Any]:
+    if answer.row is None:
+        parallel = answer.deployment.parallel
+        return {
+            "attention": answer.attention,
+            "tp_size": parallel.tp_size,
+            "context_tokens": answer.deployment.settings.context_tokens,
+            "binds": "refused",
+            "bound_by": "refused",
+            "refused": answer.refused,
+        }
+    row = answer.row
+    flat = {
+        key: getattr(row, key)
+        for key in row.__dataclass_fields__
+        if key not in ("budget", "population", "remarks", "weights_left_out")
+    }
+    flat["weights_left_out"] = list(row.weights_left_out)
+    flat["bound_by"] = row.binds
+    if row.population is not None:
+        flat |= {f"population_{key}": value for key, value in as_row(row.population).items()}
+    admitted = answer.admitted
+    if answer.is_timed:
+        by = admitted.binds if admitted else "time" if row.max_sequences else "memory"
+        flat |= {
+            "admitted_sequences": admitted.sequences if admitted else 0,
+            "admitted_binds": by,
+            **{key: getattr(admitted, key, None) for key in _ADMITTED},
+        }
+        if by == "time":
+            flat["bound_by"] = "time"
+    return {**flat, "try": list(answer.to_try), "refused": None}
+
+
+_ADMITTED = (
+    "batch_size", "tpot_s", "tpot_low_s", "tpot_high_s", "tokens_per_s", "tokens_per_s_per_gpu",
+    "usd_per_million_tokens", "joules_per_token_at_most",
+)  # fmt: skip
+
+
+def _remarks(
+    model: ModelSpec, answers: Sequence[Answer], population: Population | None
+) -> Iterator[str]:
+    for context in dict.fromkeys(a.deployment.settings.context_tokens for a in answers):
+        yield from beyond_maximum(model, context)
+    for answer in answers:
+        where = f"{answer.attention}, TP {answer.deployment.parallel.tp_size}"
+        if answer.refused:
+            yield f"refused: {where}: {answer.refused}"
+        if answer.to_try:
+            context = answer.deployment.settings.context_tokens
+            yield f"{where}, {context:,} tokens: nothing fits; try {'; '.join(answer.to_try)}"
+    for answer in answers:
+        if answer.row is not None:
+            yield from (f"{answer.attention}: {remark}" for remark in answer.row.remarks)
+    if any(answer.row and answer.row.budget for answer in answers):
+        yield _budget_range(answers)
+    yield from (f"rests on: {note}" for answer in answers for note in answer.rests_on)
+    if population is not None:
+        yield (
+            f"{population.n_sequences:,} sequences of {population.name}: admitted in arrival "
+            "order, against an estimate with all of them at the mean length"
+        )
+        yield from population.remarks
+    yield from model.remarks
+
+
+def _budget_range(answers: Sequence[Answer]) -> str:
+    rows = [answer.row for answer in answers if answer.row is not None]
+    low = max(
+        (row.kv_budget_bytes_per_gpu - row.kv_budget_low_bytes_per_gpu for row in rows), default=0
+    )
+    high = max(
+        (row.kv_budget_high_bytes_per_gpu - row.kv_budget_bytes_per_gpu for row in rows), default=0
+    )
+    return (
+        f"the budget may be {format_bytes(low)} lower or {format_bytes(high)} higher; --detail "
+        "shows each term and what it rests on"
+    )
+
+
+def _inputs(
+    model: ModelSpec, answers: Sequence[Answer], population: Population | None
+) -> dict[str, Any]:
+    return {
+        "model": model_inputs(model),
+        **deployment_inputs(answers[0].deployment),
+        "population": population and population.name,
+    }
+
+
+def deployment_inputs(first: Deployment) -> dict[str, Any]:
+    """A deployment as JSON states it."""
+    return {
+        "gpu": (
+            first.hardware.model_dump(mode="json", exclude_none=True) if first.hardware else None
+        ),
+        "engine": str(first.engine),
+        "settings": as_row(first.settings),
+        "parallelism": as_row(first.parallel),
+        "n_gpus": first.n_gpus,
+        "utilisation": first.utilisation,
+        "weight_dtype": first.weight_dtype,
+        "weight_bytes_per_gpu": first.weight_bytes,
+        "kv_memory_bytes_per_gpu": first.kv_memory_bytes,
+        "rank_alignment": first.rank_alignment,
+        "gpu_hour_usd": first.gpu_hour_usd,
+    }
+
+
+def budget_table(model: ModelSpec, answers: Sequence[Answer]) -> Table:
+    """Every term of each memory budget, with what it rests on."""
+    rows = [row for answer in answers for row in _budget_rows(answer)]
+    remarks = [
+        remark
+        for answer in answers
+        if answer.row and answer.row.budget
+        for remark in answer.row.budget.remarks
+    ]
+    if not rows:
+        remarks.append("the pool was stated (--kv-memory), so there is no budget to show")
+    return Table(
+        title=f"{bounded(_left_out(answers))}Memory budget of {model.name}, one GPU of each "
+        "pipeline stage",
+        inputs=_inputs(model, answers, None),
+        rows=rows,
+        columns=(
+            Column(key="attention", title="design", is_number=False),
+            Column(key="tp_size", title="TP", text=count),
+            Column(key="stage", title="stage", text=count),
+            Column(key="term", title="term", is_number=False),
+            Column(key="n_bytes", title="memory", text=format_bytes),
+            Column(key="low_bytes", title="at worst", text=format_bytes),
+            Column(key="high_bytes", title="at best", text=format_bytes),
+            Column(key="provenance", title="rests on", is_number=False),
+        ),
+        remarks=tuple(dict.fromkeys((*remarks, *model.remarks))),
+    )
+
+
+def _budget_rows(answer: Answer) -> Iterator[dict[str, Any]]:
+    if answer.row is None or answer.row.budget is None:
+        return
+    for index, stage in enumerate(answer.row.budget.stages):
+        place = {
+            "attention": answer.attention,
+            "tp_size": answer.row.tp_size,
+            "context_tokens": answer.row.context_tokens,
+            "stage": index,
+        }
+        for term in stage.terms:
+            yield {
+                **place,
+                "term": term.name,
+                "n_bytes": term.n_bytes,
+                "low_bytes": term.low_bytes,
+                "high_bytes": term.high_bytes,
+                "provenance": term.provenance,
+            }
+        yield {
+            **place,
+            "term": "cache",
+            "n_bytes": stage.kv_bytes,
+            "low_bytes": stage.kv_low_bytes,
+            "high_bytes": stage.kv_high_bytes,
+            "provenance": "sum of the terms",
+        }

@@ -1,0 +1,136 @@
+"""Models and hardware profiles as people and JSON see them, and the model in other views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lrkv_plan.report.tables import Column, Table, count
+from lrkv_plan.units import format_bytes, format_rate
+
+if TYPE_CHECKING:
+    from lrkv_plan.specs.hardware import HardwareProfile
+    from lrkv_plan.specs.model import ModelSpec
+
+DESIGN = Column(key="attention", title="design", is_number=False)
+
+
+def models_table(models: Sequence[ModelSpec], labels: Sequence[str]) -> Table:
+    """The shipped models."""
+    from lrkv_plan.memory.cache import bytes_per_token
+    from lrkv_plan.memory.weights import parameter_count
+
+    rows: list[dict[str, Any]] = [
+        {
+            "model": model.name,
+            "attention": label,
+            "n_layers": model.n_layers,
+            "model_dim": model.model_dim,
+            "bytes_per_token": bytes_per_token(model),
+            "model_params": parameter_count(model).model_params,
+            "max_context_tokens": model.max_context_tokens,
+            "uncounted_parts": list(model.uncounted_parts),
+        }
+        for model, label in zip(models, labels, strict=True)
+    ]
+    return Table(
+        title="Shipped models (K/V bytes per token in bf16)",
+        inputs={},
+        rows=rows,
+        shown_rows=[
+            {**row, "model_params": at_least(row["model_params"], row["uncounted_parts"])}
+            for row in rows
+        ],
+        remarks=(">= leaves out parts that `lrkv-plan models show NAME` lists",),
+        columns=(
+            Column(key="model", title="model", is_number=False),
+            DESIGN,
+            Column(key="n_layers", title="layers", text=count),
+            Column(key="model_dim", title="width", text=count),
+            Column(key="bytes_per_token", title="B/token", text=count),
+            Column(key="model_params", title="parameters"),
+            Column(key="max_context_tokens", title="max context", text=count),
+        ),
+    )
+
+
+def hardware_table(profiles: Sequence[HardwareProfile]) -> Table:
+    """The shipped hardware profiles."""
+    return Table(
+        title="Shipped hardware (dense peaks)",
+        inputs={},
+        rows=[
+            {
+                "name": profile.name,
+                "title": profile.title,
+                "generation": profile.generation,
+                "mem_capacity_bytes": profile.mem_capacity_bytes,
+                "mem_visible_bytes": profile.mem_visible_bytes,
+                "mem_bandwidth_bytes_per_s": profile.mem_bandwidth_bytes_per_s,
+                "bf16_flops_per_s": profile.peak_flops_per_s.get("bf16"),
+                "fp8_flops_per_s": profile.peak_flops_per_s.get("fp8"),
+                "l2_bytes": profile.l2_bytes,
+                "link_bytes_per_s": profile.link and profile.link.bandwidth_bytes_per_s,
+            }
+            for profile in profiles
+        ],
+        columns=(
+            Column(key="name", title="name", is_number=False),
+            Column(key="generation", title="generation", is_number=False),
+            Column(key="mem_capacity_bytes", title="memory", text=format_bytes),
+            Column(key="mem_visible_bytes", title="visible", text=format_bytes),
+            Column(key="mem_bandwidth_bytes_per_s", title="bandwidth", text=_bytes_rate),
+            Column(key="bf16_flops_per_s", title="bf16", text=_flops_rate),
+            Column(key="fp8_flops_per_s", title="fp8", text=_flops_rate),
+            Column(key="link_bytes_per_s", title="link, one way", text=_bytes_rate),
+        ),
+    )
+
+
+def model_document(model: ModelSpec) -> Table:
+    """One model as YAML."""
+    from lrkv_plan.specs.model import model_to_yaml
+
+    return Table(
+        title=f"Model {model.name}",
+        inputs={},
+        rows=[model_inputs(model)],
+        columns=(),
+        text=model_to_yaml(model),
+    )
+
+
+def hardware_document(profile: HardwareProfile, text: str) -> Table:
+    """One hardware profile as the YAML of its file."""
+    return Table(
+        title=f"Hardware {profile.name}",
+        inputs={},
+        rows=[profile.model_dump(mode="json", exclude_none=True)],
+        columns=(),
+        text=text,
+    )
+
+
+def model_inputs(model: ModelSpec) -> dict[str, Any]:
+    """The resolved model as JSON holds it: every stated field."""
+    return model.model_dump(mode="json", exclude_none=True)
+
+
+def at_least(total: int | None, uncounted: Sequence[str]) -> str:
+    """A parameter total; ``>=`` where the spec names parts that are not counted."""
+    if total is None:
+        return "-"
+    return f">= {total:,}" if uncounted else f"{total:,}"
+
+
+def listed(values: Sequence[int]) -> str:
+    """Whole numbers as words join them: 1,024 or 4,096."""
+    return " or ".join(f"{value:,}" for value in values)
+
+
+def _bytes_rate(value: float) -> str:
+    return format_rate(value, "B")
+
+
+def _flops_rate(value: float) -> str:
+    return format_rate(value, "FLOP")

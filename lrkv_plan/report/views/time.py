@@ -1,0 +1,351 @@
+"""Plans, crossovers and rooflines for people: times with bands, and what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lrkv_plan.latency.crossover import describe
+from lrkv_plan.memory.weights import uncounted_weights
+from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
+from lrkv_plan.report.views.calibration import share
+from lrkv_plan.report.views.capacity import beyond_maximum, bounded, deployment_inputs
+from lrkv_plan.report.views.specs import DESIGN, model_inputs
+from lrkv_plan.specs.budget import parse_budget
+from lrkv_plan.units import format_bytes
+
+if TYPE_CHECKING:
+    from lrkv_plan.latency.crossover import Crossover
+    from lrkv_plan.latency.roofline import RooflinePoint
+    from lrkv_plan.latency.step import StepModel
+    from lrkv_plan.serving.capacity import CapacityRow
+    from lrkv_plan.serving.deployment import Deployment
+    from lrkv_plan.serving.load import Admission, LatencyTarget
+    from lrkv_plan.serving.plan import Plan, PlanRow
+    from lrkv_plan.specs.model import ModelSpec
+
+
+def basis_table(model: ModelSpec, gpu: str, steps: Sequence[tuple[str, StepModel]]) -> Table:
+    """Kernel, basis, constants' band and errors of each design's attention on one GPU.
+
+    Parameters
+    ----------
+    steps : (label, design on the GPU).
+    """
+    rows = []
+    for label, step in steps:
+        for kernel in dict.fromkeys(step.kernels):
+            rows.append(
+                {
+                    "attention": label,
+                    "kernel": kernel.kernel,
+                    "kv_dtype": kernel.kv_dtype,
+                    "basis": kernel.basis,
+                    "backend": kernel.backend or None,
+                    "t0_s": kernel.t0_s,
+                    "bytes_per_s": kernel.bytes_per_s,
+                    "flops_per_s": kernel.flops_per_s,
+                    "band90_low": kernel.band90[0],
+                    "band90_high": kernel.band90[1],
+                    "held_out_median_error": kernel.held_out_median_error,
+                    "held_out_p90_error": kernel.held_out_p90_error,
+                    "identified": list(kernel.identified),
+                }
+            )
+    notes = dict.fromkeys(note for _, step in steps for note in step.remarks)
+    return Table(
+        title=f"What attention times of {model.name} on {gpu} rest on",
+        inputs={"model": model_inputs(model), "gpu": gpu},
+        rows=rows,
+        columns=(
+            DESIGN,
+            Column(key="kernel", title="kernel", is_number=False),
+            Column(key="basis", title="basis", is_number=False),
+            Column(key="backend", title="constants of", is_number=False),
+            Column(key="band90_low", title="90 % band, low", text=_factor),
+            Column(key="band90_high", title="high", text=_factor),
+            Column(key="held_out_median_error", title="held-out median", text=share),
+            Column(key="held_out_p90_error", title="p90", text=share),
+            Column(key="identified", title="identified", text=", ".join, is_number=False),
+        ),
+        remarks=(
+            "basis: measured on this GPU; other_shape, measured there for another shape; "
+            "generation, lent by a GPU of the same generation; datasheet, typical efficiencies; "
+            "assumed, no such kernel was measured anywhere",
+            "band: factors on the predicted time that hold 90 % of held-out measurements",
+            *(f"rests on: {note}" for note in notes),
+        ),
+    )
+
+
+def _factor(value: float) -> str:
+    return f"x {value:.3f}"
+
+
+def milliseconds(seconds: float) -> str:
+    """Seconds as milliseconds with four significant digits."""
+    return f"{1e3 * seconds:.4g}"
+
+
+_COUNTED = {"tp_size": "GPUs", "batch_size": "sequences"}
+LRKV_POSITIONS = (
+    "LRKV keeps rotary positions exact with position=rope_expand (keys rebuilt, more arithmetic); "
+    "without it the basis must be trained for rotation in rank space, or positions are another kind"
+)
+
+
+def plan_inputs(
+    model: ModelSpec, deployment: Deployment, target: LatencyTarget, plan: Plan
+) -> dict[str, Any]:
+    """The resolved inputs of a plan: the deployment with the layout that was settled."""
+    settled = replace(deployment, parallel=plan.parallel, n_gpus=plan.n_gpus)
+    return {
+        "model": model_inputs(model),
+        **deployment_inputs(settled),
+        "budget": plan.budget,
+        "batch_size": plan.batch_size,
+        "tpot_ms": None if target.tpot_s is None else 1e3 * target.tpot_s,
+        "speculative_tokens": target.speculation.query_tokens,
+        "accepted_tokens": target.speculation.accepted_tokens,
+    }
+
+
+def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
+    """One page for a decision: each row at its own load, all GPUs together."""
+    rows = [_plan_row(plan, row) for row in plan.rows]
+    has_load = inputs["tpot_ms"] is not None or any(
+        row.load is not None and row.load.binds == "stated" for row in plan.rows
+    )
+    batch = "no batch" if plan.batch_size is None else f"batch {plan.batch_size:,}"
+    return Table(
+        title=bounded(plan.rows[0].capacity.weights_left_out) + _plan_title(model, plan),
+        inputs=inputs,
+        rows=rows,
+        columns=(
+            Column(key="attention", title="design", is_number=False),
+            Column(key="ratio_to_mha", title="cache of MHA", text=percent),
+            Column(key="bytes_per_token_per_gpu", title="B/token/GPU", text=count),
+            Column(key="kv_params_ratio", title="K/V weights", text=percent),
+            Column(key="total_sequences", title="fits", text=count),
+            *((Column(key="admitted_sequences", title="served", text=count),) if has_load else ()),
+            Column(key="tpot_s", title="ms/token", text=milliseconds),
+            Column(key="tpot_band", title="band", is_number=False),
+            Column(key="tokens_per_s", title="tok/s", text=lambda x: f"{x:,.0f}"),
+            *_cost(rows),
+            *((Column(key="binds", title="bound by", is_number=False),) if has_load else ()),
+            Column(key="against_own_design", title=f"against own design, {batch}", is_number=False),
+        ),
+        remarks=(
+            *beyond_maximum(model, plan.context_tokens),
+            f"budget for LRKV, GQA and MLA: {parse_budget(plan.budget).described}; the largest "
+            f"rank in it is {plan.ceiling.largest.value}, {plan.ceiling.aligned.value} as a "
+            f"multiple of {plan.ceiling.alignment}",
+            *_load_remarks(plan, has_load),
+            LRKV_POSITIONS,
+            *(f"refused: {reason}" for reason in plan.refused),
+            *(f"rests on: {note}" for note in plan.rests_on),
+            *model.remarks,
+        ),
+    )
+
+
+def _plan_title(model: ModelSpec, plan: Plan) -> str:
+    gpu, each = plan.rows[0].capacity.gpu, plan.parallel.tp_size
+    replicas = f" in {plan.n_replicas:,} replicas" if plan.n_replicas > 1 else ""
+    chosen = "" if plan.layout is None or plan.n_gpus == 1 else f" (chosen: {plan.layout})"
+    return (
+        f"Plan for {model.name} on {plan.n_gpus:,} x {gpu}, TP {each}{replicas}{chosen}, "
+        f"{plan.context_tokens:,} tokens a sequence"
+    )
+
+
+def _load_remarks(plan: Plan, has_load: bool) -> Iterator[str]:
+    everywhere = "" if plan.n_replicas == 1 else f", on all {plan.n_replicas:,} replicas together"
+    yield f"fits: full-length sequences that the cache holds{everywhere}"
+    if has_load:
+        yield (
+            "served: the load of the row; its times, tok/s and cost are at that load, decode only; "
+            "a row without one shows none"
+        )
+    else:
+        yield "each row is timed at its own full load: ms/token, tok/s and cost with all that fits"
+
+
+def _cost(rows: Sequence[Row]) -> tuple[Column, ...]:
+    if not any(row["usd_per_million_tokens"] for row in rows):
+        return ()
+    return (Column(key="usd_per_million_tokens", title="USD/M tokens", text=lambda x: f"{x:.3g}"),)
+
+
+def _plan_row(plan: Plan, row: PlanRow) -> dict[str, Any]:
+    load, capacity, crossover = row.load, row.capacity, row.against_own
+    return {
+        "attention": row.attention,
+        "role": row.role,
+        "n_gpus": plan.n_gpus,
+        "tp_size": plan.parallel.tp_size,
+        "n_replicas": plan.n_replicas,
+        "context_tokens": plan.context_tokens,
+        "ratio_to_mha": row.ratio_to_mha,
+        "kv_params_ratio": row.kv_params_ratio,
+        "model_params": row.model_params,
+        "weights_left_out": list(capacity.weights_left_out),
+        "bytes_per_token_per_gpu": capacity.bytes_per_token_per_gpu,
+        "kv_budget_bytes_per_gpu": capacity.kv_budget_bytes_per_gpu,
+        "kv_tokens": capacity.kv_tokens,
+        "max_sequences": capacity.max_sequences,
+        "total_sequences": capacity.total_sequences,
+        **_load_row(load, capacity),
+        "against_own_design": crossover and describe(crossover, ["own", row.attention], "tokens"),
+        "crossings": [] if crossover is None else [as_row(c) for c in crossover.crossings],
+    }
+
+
+_STEP_PARTS = (
+    "step_s", "overlap_s", "low_s", "high_s", "attention_s", "linear_s", "all_reduce_s",
+    "overhead_s",
+)  # fmt: skip
+_LOAD_KEYS = (
+    "batch_size", "meets_target", "tpot_s", "tpot_low_s", "tpot_high_s", "tokens_per_s",
+    "tokens_per_s_per_gpu", "usd_per_million_tokens", "joules_per_token_at_most",
+)  # fmt: skip
+
+
+def _load_row(load: Admission | None, capacity: CapacityRow) -> dict[str, Any]:
+    """A row's load and what it gives; empty values where there is none."""
+    if load is None:
+        keys = (*_LOAD_KEYS, *_STEP_PARTS, "tokens_per_s_per_user", "tpot_band")
+        missing = "time" if capacity.max_sequences else "memory"
+        return {"admitted_sequences": 0, "binds": missing, **dict.fromkeys(keys)}
+    return {
+        "admitted_sequences": load.sequences,
+        "binds": load.binds if load.meets_target else f"{load.binds}, misses the target",
+        **{key: getattr(load, key) for key in _LOAD_KEYS},
+        **{key: float(getattr(load.step, key)) for key in _STEP_PARTS},
+        "tokens_per_s_per_user": 1 / load.tpot_s,
+        "tpot_band": f"{milliseconds(load.tpot_low_s)} to {milliseconds(load.tpot_high_s)}",
+    }
+
+
+def step_parts_table(planned: Table) -> Table:
+    """A plan's rows with the parts of each step instead of what fits and costs."""
+    parts = (
+        ("attention_s", "attention"), ("linear_s", "weights"), ("all_reduce_s", "all-reduce"),
+        ("overhead_s", "overhead"), ("step_s", "step"), ("overlap_s", "all overlapped"),
+        ("low_s", "at best"), ("high_s", "at worst"),
+    )  # fmt: skip
+    return replace(
+        planned,
+        title="Parts of a decode step, ms",
+        columns=(
+            planned.columns[0],
+            Column(key="batch_size", title="batch", text=count),
+            *(Column(key=key, title=f"{title} ms", text=milliseconds) for key, title in parts),
+        ),
+        remarks=(
+            "batch: sequences of one replica, the row's own load",
+            "step: parts summed, nothing overlapped, which is the prediction; all overlapped: the "
+            "slowest resource alone",
+            "at best, at worst: all constants at the ends of their bands together",
+        ),
+    )
+
+
+def crossover_table(
+    model: ModelSpec,
+    inputs: Row,
+    labels: Sequence[str],
+    crossover: Crossover,
+    sides: Sequence[Row],
+    rests_on: Sequence[str],
+) -> Table:
+    """Where the ranking of two designs changes, and what decides on either side."""
+    variable = str(inputs["over"])
+    answer = describe(crossover, labels, _COUNTED.get(variable, variable.replace("_", " ")))
+    rows = [_crossing_row(labels, crossover, index) for index in range(len(crossover.crossings))]
+    return Table(
+        title=f"{labels[0]} against {labels[1]} for {model.name}: {answer}",
+        inputs=inputs,
+        rows=rows or [{"variable": variable, "answer": answer, "at": None}],
+        shown_rows=list(sides),
+        columns=(
+            Column(
+                key="place", title=_COUNTED.get(variable, variable.replace("_", " ")), text=count
+            ),
+            Column(key="design", title="design", is_number=False),
+            Column(key="step_s", title="step ms", text=milliseconds),
+            Column(key="low_s", title="at best", text=milliseconds),
+            Column(key="high_s", title="at worst", text=milliseconds),
+            Column(key="attention_s", title="attention ms", text=milliseconds),
+            Column(key="bound", title="attention bound by", is_number=False),
+        ),
+        remarks=(
+            *_left_out_remarks(model, inputs),
+            *beyond_maximum(model, int(inputs.get("context_tokens") or 0)),
+            *_band_remarks(labels, crossover),
+            *(f"rests on: {note}" for note in rests_on),
+        ),
+    )
+
+
+def _left_out_remarks(model: ModelSpec, inputs: Row) -> Iterator[str]:
+    """What both designs' weights leave out; it lengthens both steps alike."""
+    if inputs.get("weight_bytes_per_gpu") is None and uncounted_weights(model):
+        yield (
+            f"times are lower bounds: weights leave out {'; '.join(uncounted_weights(model))}; the "
+            "difference of two designs does not depend on it"
+        )
+
+
+def _crossing_row(labels: Sequence[str], crossover: Crossover, index: int) -> dict[str, Any]:
+    crossing = crossover.crossings[index]
+    return {
+        "at": crossing.at,
+        "faster_before": labels[crossing.faster_before],
+        "faster_after": labels[crossing.faster_after],
+        "earliest": crossing.earliest,
+        "latest": crossing.latest,
+        "low": crossover.low,
+        "high": crossover.high,
+    }
+
+
+def _band_remarks(labels: Sequence[str], crossover: Crossover) -> Iterator[str]:
+    for crossing in crossover.crossings:
+        early = "never" if crossing.earliest is None else f"{crossing.earliest:,}"
+        late = "never" if crossing.latest is None else f"{crossing.latest:,}"
+        yield (
+            f"{labels[crossing.faster_after]} from {crossing.at:,}; from {early} with its "
+            f"attention at the fast end of its band and the other's at the slow end, {late} the "
+            "other way"
+        )
+
+
+def roofline_table(
+    model: ModelSpec, inputs: Row, points: Sequence[tuple[str, RooflinePoint]]
+) -> Table:
+    """Intensity, ridge and bound of each design and path."""
+    rows = [{"attention": label, **as_row(point)} for label, point in points]
+    return Table(
+        title=f"Datasheet roofline of {model.name}'s decode attention on {inputs['gpu']}",
+        inputs=inputs,
+        rows=rows,
+        columns=(
+            Column(key="attention", title="design", is_number=False),
+            Column(key="path", title="path", is_number=False),
+            Column(key="units", title="units", is_number=False),
+            Column(key="n_bytes", title="reads and writes", text=format_bytes),
+            Column(key="intensity_flops_per_byte", title="FLOP/B", text=lambda x: f"{x:.4g}"),
+            Column(key="ridge_flops_per_byte", title="ridge", text=lambda x: f"{x:.4g}"),
+            Column(key="bound", title="bound by", is_number=False),
+            Column(key="limit_share", title="of peak", text=percent),
+            Column(key="memory_s", title="memory ms", text=milliseconds),
+            Column(key="compute_s", title="compute ms", text=milliseconds),
+        ),
+        remarks=(
+            "datasheet bandwidth and dense peak, no efficiencies: a bound, not a prediction",
+            "units fp32 are ordinary units, the others tensor cores",
+            *model.remarks,
+        ),
+    )

@@ -1,0 +1,492 @@
+"""How many tokens and sequences fit: designs times deployments, a row each or why not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from lrkv_plan.attention.families.low_rank import LowRankOptions
+from lrkv_plan.attention.spec import divisors_of
+from lrkv_plan.errors import PlacementError, PlanError, RequirementError, UsageError
+from lrkv_plan.memory.cache import ratio_to_mha
+from lrkv_plan.memory.largest import largest_fitting, latent_bound_remark, widest_latent
+from lrkv_plan.memory.population import PopulationAccount, account_population
+from lrkv_plan.memory.weights import refuse_unbounded_weights, uncounted_weights
+from lrkv_plan.serving.budget_rules import MemoryBudget, budget_for
+from lrkv_plan.serving.deployment import (
+    Deployment,
+    check_pool,
+    checkpoint_remarks,
+    known_weight_bytes,
+)
+from lrkv_plan.serving.engine import pool_of
+from lrkv_plan.serving.pool import Pool
+from lrkv_plan.specs.deployment import Parallelism
+from lrkv_plan.specs.design import design_label, swap_attention
+from lrkv_plan.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from lrkv_plan.memory.exact import IntArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapacityRow:
+    """One design in one deployment. Bytes are per GPU on the one that decides.
+
+    ``kv_tokens`` and ``max_concurrency`` are one engine core's, as it prints them;
+    ``max_sequences`` counts full-length sequences of one core, ``total_sequences`` those of all
+    GPUs. ``weights_left_out`` names parts that the budget does not count: what fits is then an
+    upper bound. ``beyond_model_maximum`` marks a context that the model itself does not reach.
+    """
+
+    model: str
+    attention: str
+    gpu: str | None
+    engine: str
+    n_gpus: int
+    tp_size: int
+    pp_size: int
+    dp_size: int
+    ep_size: int
+    dcp_size: int
+    context_tokens: int
+    kv_dtype: str
+    kv_budget_bytes_per_gpu: int
+    kv_budget_low_bytes_per_gpu: int
+    kv_budget_high_bytes_per_gpu: int
+    bytes_per_token_per_gpu: int | Fraction
+    block_tokens: int
+    block_bytes: int | Fraction
+    n_blocks: int
+    kv_tokens: int
+    max_concurrency: Fraction
+    max_sequences: int
+    total_tokens: int
+    total_sequences: int
+    waste_share: Fraction
+    ratio_to_mha: Fraction | None
+    binds: str
+    usd_per_sequence_hour: float | None
+    budget: MemoryBudget | None
+    population: PopulationAccount | None
+    weights_left_out: tuple[str, ...]
+    beyond_model_maximum: bool
+    remarks: tuple[str, ...]
+
+
+def capacity_row(
+    model: ModelSpec, deployment: Deployment, *, lengths: IntArray | None = None
+) -> CapacityRow:
+    """What fits of one design.
+
+    Parameters
+    ----------
+    model : the design is the model's own.
+    lengths : a population of uneven lengths in arrival order, accounted beside equal ones. [tokens]
+
+    Raises
+    ------
+    PlacementError
+        If no engine can run the design on these GPUs.
+    SpecError
+        If the weights' size is not known from the spec and not given.
+    UsageError
+        If a stated pool exceeds the GPU's memory, or neither pool nor GPU is named.
+
+    Notes
+    -----
+    All replicas and data-parallel cores are alike: total_sequences = replicas x dp_size x
+    max_sequences.
+    """
+    parallel, settings, hardware = deployment.parallel, deployment.settings, deployment.hardware
+    check_pool(deployment)
+    n_replicas = deployment.n_replicas
+    label = design_label(model)
+    stored = _as_stored(model, deployment.rank_alignment)
+    budget = None if deployment.kv_memory_bytes is not None else _budget(stored, deployment)
+    stage_bytes = (
+        budget.stage_kv_bytes_per_gpu
+        if budget is not None
+        else (deployment.kv_memory_bytes or 0,) * parallel.pp_size
+    )
+    told = settings
+    if settings.encoder_tokens is None:
+        told = replace(settings, encoder_tokens=model.encoder_tokens)
+    pool = pool_of(stored, stage_bytes, told, engine=deployment.engine, parallel=parallel)
+    cores = n_replicas * parallel.dp_size
+    total = cores * pool.max_sequences
+    n_gpus = n_replicas * parallel.n_gpus
+    price = deployment.gpu_hour_usd or (hardware.gpu_hour_usd if hardware else None)
+    return CapacityRow(
+        model=model.name,
+        attention=label,
+        gpu=hardware.name if hardware else None,
+        engine=str(deployment.engine),
+        n_gpus=n_gpus,
+        tp_size=parallel.tp_size,
+        pp_size=parallel.pp_size,
+        dp_size=parallel.dp_size,
+        ep_size=parallel.ep_size,
+        dcp_size=parallel.dcp_size,
+        context_tokens=settings.context_tokens,
+        kv_dtype=settings.kv_dtype,
+        kv_budget_bytes_per_gpu=min(stage_bytes),
+        kv_budget_low_bytes_per_gpu=(
+            min(stage_bytes) if budget is None else budget.deciding.kv_low_bytes
+        ),
+        kv_budget_high_bytes_per_gpu=(
+            min(stage_bytes) if budget is None else budget.deciding.kv_high_bytes
+        ),
+        bytes_per_token_per_gpu=pool.bytes_per_token_per_gpu,
+        block_tokens=pool.block_tokens,
+        block_bytes=pool.block_bytes,
+        n_blocks=pool.n_blocks,
+        kv_tokens=pool.kv_tokens,
+        max_concurrency=pool.max_concurrency,
+        max_sequences=pool.max_sequences,
+        total_tokens=cores * pool.kv_tokens,
+        total_sequences=total,
+        waste_share=pool.waste_share,
+        ratio_to_mha=ratio_to_mha(stored, kv_dtype=settings.kv_dtype),
+        binds=_binds(min(stage_bytes), pool),
+        usd_per_sequence_hour=price * n_gpus / total if price and total else None,
+        budget=budget,
+        population=None if lengths is None else _account(pool, lengths),
+        weights_left_out=_left_out(model, deployment),
+        beyond_model_maximum=settings.context_tokens > (model.max_context_tokens or 2**63),
+        remarks=(*pool.remarks, *checkpoint_remarks(deployment)),
+    )
+
+
+def _left_out(model: ModelSpec, deployment: Deployment) -> tuple[str, ...]:
+    """Parts whose weights the budget leaves out; none where pool or weights are known."""
+    if deployment.kv_memory_bytes is not None:
+        return ()
+    return () if known_weight_bytes(model, deployment) is not None else uncounted_weights(model)
+
+
+def _as_stored(model: ModelSpec, alignment: int) -> ModelSpec:
+    designs = tuple(
+        group.attention.aligned(alignment)
+        for group in model.attention_groups
+        if group.attention is not None
+    )
+    groups = iter(designs)
+    layers = tuple(
+        group if group.attention is None else group.model_copy(update={"attention": next(groups)})
+        for group in model.layers
+    )
+    return model.model_copy(update={"layers": layers})
+
+
+def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:
+    if deployment.hardware is None:
+        raise UsageError("the memory is unknown: name the GPU (--gpu) or the pool (--kv-memory)")
+    known = known_weight_bytes(model, deployment)
+    if known is None:
+        refuse_unbounded_weights(model)
+    return budget_for(
+        deployment.engine,
+        model,
+        deployment.hardware,
+        deployment.parallel,
+        deployment.settings,
+        utilisation=deployment.utilisation,
+        weight_dtype=deployment.weight_dtype,
+        weight_bytes=known,
+    )
+
+
+def _binds(budget_bytes: int, pool: Pool) -> str:
+    if budget_bytes <= 0:
+        return "weights and runtime leave no memory"
+    if pool.max_sequences == 0:
+        return "one sequence of this length exceeds the pool"
+    return "cache memory"
+
+
+def _account(pool: Pool, lengths: IntArray) -> PopulationAccount:
+    def payload_of(tokens: IntArray) -> IntArray:
+        # A pool shared by windows and full layers may allot a short sequence less than it uses.
+        used: IntArray = pool.payload_of(tokens)
+        return used.clip(max=pool.blocks_of(tokens) * int(pool.block_bytes))
+
+    return account_population(
+        lengths,
+        blocks_of=pool.blocks_of,
+        n_blocks=pool.n_blocks,
+        block_bytes=int(pool.block_bytes),
+        payload_bytes_of=payload_of,
+    )
+
+
+def smallest_layout(
+    model: ModelSpec,
+    deployment: Deployment,
+    n_sequences: int,
+    *,
+    tp_size: int | None = None,
+    serves: Callable[[CapacityRow, Deployment], int] | None = None,
+    most_gpus: int = 1024,
+) -> CapacityRow | None:
+    """The fewest GPUs that hold ``n_sequences`` of full length, over layouts and replicas.
+
+    Each layout that an engine can run is filled with as many replicas as needed; ties go to the
+    smaller tensor-parallel size, then to fewer data-parallel cores. None if no layout will do.
+
+    Parameters
+    ----------
+    tp_size : searched in powers of two from 1 when None.
+    serves : sequences that a replica serves, such as those within a time target; all that it holds
+        when None. Layouts that it refuses with a ``UsageError`` are left out.
+
+    Raises
+    ------
+    UsageError
+        If ``n_sequences`` is below 1.
+    """
+    if n_sequences < 1:
+        raise UsageError(f"sequences {n_sequences}: must be at least 1")
+    best: CapacityRow | None = None
+    for parallel in _layouts(model, deployment, tp_size, most_gpus):
+        if best is not None and parallel.n_gpus >= best.n_gpus:
+            continue
+        one = replace(deployment, parallel=parallel, n_gpus=None)
+        row = _try(model, one)
+        served = 0 if row is None else row.total_sequences
+        if row is not None and served and serves is not None:
+            served = serves(row, one)
+        if not served:
+            continue
+        n_gpus = -(-n_sequences // served) * parallel.n_gpus
+        if n_gpus <= most_gpus and (best is None or n_gpus < best.n_gpus):
+            best = capacity_row(model, replace(one, n_gpus=n_gpus))
+    return best
+
+
+def _layouts(
+    model: ModelSpec, deployment: Deployment, tp_size: int | None, most_gpus: int
+) -> Iterator[Parallelism]:
+    """Tensor-parallel sizes; of mixtures also data-parallel attention that shares the experts.
+
+    A data-parallel or expert-parallel size that was stated is kept in all of them.
+    """
+    given = deployment.parallel
+    powers = [2**k for k in range(most_gpus.bit_length()) if 2**k <= most_gpus]
+    sizes = powers if tp_size is None else [tp_size]
+    yield from (replace(given, tp_size=size) for size in sizes if _may_be(given, size))
+    has_experts = any(
+        group.feed_forward is not None and group.feed_forward.kind == "experts"
+        for group in model.layers
+    )
+    if not has_experts or given.n_gpus > given.tp_size or given.ep_size > 1 or given.dcp_size > 1:
+        return
+    for size in sizes:
+        for cores in powers[1:]:
+            if size * cores <= most_gpus:
+                yield Parallelism(tp_size=size, dp_size=cores, ep_size=size * cores)
+
+
+def _may_be(given: Parallelism, tp_size: int) -> bool:
+    try:
+        replace(given, tp_size=tp_size)
+    except PlacementError:
+        return False
+    return True
+
+
+def _try(model: ModelSpec, deployment: Deployment) -> CapacityRow | None:
+    try:
+        return capacity_row(model, deployment)
+    except PlacementError:
+        return None
+
+
+MOST_TP_SIZE = 64
+
+
+def what_to_try(model: ModelSpec, deployment: Deployment) -> tuple[str, ...]:
+    """Changes of one setting with which at least one sequence fits, each with what it gives.
+
+    Wider tensor parallelism on the GPUs that there are, an fp8 cache, fp8 weights, and the longest
+    context within the model's own maximum. Another design is no advice: it means training.
+    """
+    return tuple(_suggestions(model, deployment))
+
+
+def _suggestions(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
+    parallel, settings = deployment.parallel, deployment.settings
+    tp_size = parallel.tp_size * 2
+    while tp_size <= min(MOST_TP_SIZE, deployment.n_gpus or MOST_TP_SIZE):
+        wider = replace(deployment, parallel=replace(parallel, tp_size=tp_size))
+        row = _fits(model, wider)
+        if row is not None:
+            yield f"--tp-size {tp_size} fits {row.max_sequences:,}"
+            break
+        tp_size *= 2
+    if settings.kv_dtype not in ("fp8", "fp8_ds_mla"):
+        row = _fits(model, replace(deployment, settings=replace(settings, kv_dtype="fp8")))
+        if row is not None:
+            yield f"--kv-dtype fp8 fits {row.max_sequences:,}"
+    if deployment.kv_memory_bytes is None and deployment.weight_bytes is None:
+        row = _fits(model, replace(deployment, weight_dtype="fp8"))
+        if row is not None:
+            yield f"--weight-dtype fp8 fits {row.max_sequences:,}"
+    context = _longest_context(model, deployment)
+    if context:
+        yield f"--context-tokens {context} fits 1"
+
+
+def _longest_context(model: ModelSpec, deployment: Deployment) -> int | None:
+    """The longest context, in steps of 256 tokens, of which one sequence fits."""
+    settings = deployment.settings
+    most = settings.context_tokens - 1
+    if model.max_context_tokens is not None:
+        most = min(most, model.max_context_tokens)
+    lengths = range(256, most + 1, 256)
+
+    def unfit(tokens: int) -> Fraction:
+        shorter = replace(deployment, settings=replace(settings, context_tokens=tokens))
+        return Fraction(_fits(model, shorter) is None)
+
+    return largest_fitting(lengths, unfit, Fraction(0))
+
+
+def largest_rank(
+    model: ModelSpec,
+    deployment: Deployment,
+    options: LowRankOptions,
+    n_sequences: int,
+    *,
+    step: int = 1,
+) -> int | None:
+    """The largest LRKV rank, in steps, with which ``n_sequences`` of full length fit, or None.
+
+    A larger rank has more weights and more cache, so what fits never grows with it.
+    """
+    return largest_design(
+        model,
+        deployment,
+        range(0, _widest(model) + 1, math.lcm(step, options.rank_step)),
+        options.text,
+        n_sequences,
+    )
+
+
+def largest_design(
+    model: ModelSpec,
+    deployment: Deployment,
+    values: range | list[int],
+    text_of: Callable[[int], str],
+    n_sequences: int,
+) -> int | None:
+    """The largest of ascending values whose design still fits ``n_sequences``, or None."""
+
+    def unfit(value: int) -> Fraction:
+        row = _fits(swap_attention(model, text_of(value)), deployment)
+        return Fraction(row is None or row.total_sequences < n_sequences)
+
+    return largest_fitting(values, unfit, Fraction(0))
+
+
+def _widest(model: ModelSpec) -> int:
+    backbones = [g.attention.backbone() for g in model.attention_groups if g.attention is not None]
+    return min(min(b.head_dim, b.v_head_dim) for b in backbones)
+
+
+def _fits(model: ModelSpec, deployment: Deployment) -> CapacityRow | None:
+    """The row if at least one sequence fits, else None; a design that cannot run does not fit."""
+    try:
+        row = capacity_row(model, deployment)
+    except PlanError:
+        return None
+    return row if row.max_sequences else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceFit:
+    """A design with which the sequences fit, and its capacity."""
+
+    value: int
+    text: str
+    row: CapacityRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFit:
+    """The largest rank, its largest aligned neighbour below, the next one, GQA and MLA.
+
+    The latent is at most as wide as the model; a remark says where that bound decides.
+    """
+
+    n_sequences: int
+    alignment: int
+    largest: SequenceFit
+    aligned: SequenceFit
+    following: SequenceFit | None
+    grouped: SequenceFit | None
+    latent: SequenceFit | None
+    remarks: tuple[str, ...] = ()
+
+
+def rank_for_sequences(
+    model: ModelSpec,
+    deployment: Deployment,
+    n_sequences: int,
+    *,
+    options: LowRankOptions | None = None,
+    latent_rope_dim: int | None = None,
+) -> RankFit:
+    """The largest rank with which ``n_sequences`` of full length fit.
+
+    The alignment is the deployment's: ranks in between are stored as the next multiple.
+
+    Raises
+    ------
+    RequirementError
+        If they do not even fit at rank 0; the message says how many do.
+    PlacementError, SpecError, UsageError
+        As ``capacity_row``.
+    """
+    variant, alignment = options or LowRankOptions(), deployment.rank_alignment
+
+    def fit(value: int, text: str) -> SequenceFit:
+        row = capacity_row(swap_attention(model, text), deployment)
+        return SequenceFit(value=value, text=text, row=row)
+
+    rank = largest_rank(model, deployment, variant, n_sequences)
+    if rank is None:
+        least = fit(0, variant.text(0)).row
+        raise RequirementError(
+            f"no rank fits {n_sequences:,} sequences of {deployment.settings.context_tokens:,} "
+            f"tokens: at rank 0 {least.total_sequences:,} fit ({least.binds}); use more GPUs, a "
+            "smaller cache format or a shorter context"
+        )
+    aligned = largest_rank(model, deployment, variant, n_sequences, step=alignment)
+    assert aligned is not None, "rank 0 is a multiple of every alignment"
+    following = rank + variant.rank_step
+    backbones = [g.attention.backbone() for g in model.attention_groups if g.attention]
+    heads = divisors_of(math.gcd(*(b.n_heads for b in backbones)))
+    n_kv_heads = largest_design(model, deployment, heads, lambda n: f"gqa:{n}", n_sequences)
+    rope = latent_rope_dim or backbones[0].rope_dim or max(2, backbones[0].head_dim // 2)
+    most = widest_latent(model)
+
+    def largest_latent(widths: range) -> int | None:
+        return largest_design(model, deployment, widths, lambda n: f"mla:{n}+{rope}", n_sequences)
+
+    latent = largest_latent(range(1, most + 1))
+    is_bounded = latent == most and largest_latent(range(most + 1, most + 2)) is not None
+    widest = min(min(b.head_dim, b.v_head_dim) for b in backbones)
+    return RankFit(
+        n_sequences=n_sequences,
+        alignment=alignment,
+        largest=fit(rank, variant.text(rank)),
+        aligned=fit(aligned, variant.text(aligned)),
+        following=fit(following, variant.text(following)) if following <= widest else None,
+        grouped=None if n_kv_heads is None else fit(n_kv_heads, f"gqa:{n_kv_heads}"),
+        latent=None if latent is None else fit(latent, f"mla:{latent}+{rope}"),
+        remarks=(latent_bound_remark(model),) if is_bounded else (),
+    )

@@ -1,0 +1,126 @@
+"""What serves a model: GPUs, engine, settings and weights, before anything is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from lrkv_plan.errors import PlacementError, UsageError
+from lrkv_plan.memory.weights import weight_bytes_per_gpu
+from lrkv_plan.specs.deployment import EngineName, EngineSettings, Parallelism
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.units import format_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The weights that a model's own files hold, all GPUs together. [bytes]"""
+
+    model: ModelSpec
+    total_bytes: int
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """GPUs, engine and settings; what is None takes the engine's or the profile's default.
+
+    ``kv_memory_bytes`` bypasses the budget, and then no GPU needs naming. ``rank_alignment`` is the
+    multiple that the engine's kernel stores low-rank rows at.
+    """
+
+    engine: EngineName
+    settings: EngineSettings
+    hardware: HardwareProfile | None = None
+    parallel: Parallelism = field(default_factory=Parallelism)
+    n_gpus: int | None = None
+    utilisation: Fraction | None = None
+    weight_dtype: str | None = None
+    weight_bytes: int | None = None
+    checkpoint: Checkpoint | None = None
+    kv_memory_bytes: int | None = None
+    rank_alignment: int = 16
+    gpu_hour_usd: float | None = None
+
+    @property
+    def n_replicas(self) -> int:
+        """Engine replicas on all GPUs.
+
+        Raises
+        ------
+        PlacementError
+            If the GPUs are not a multiple of one replica's.
+        """
+        each = self.parallel.n_gpus
+        total = each if self.n_gpus is None else self.n_gpus
+        if total % each:
+            raise PlacementError(
+                f"n_gpus {total}: one replica takes {each} GPUs (tp x pp x dp); use a multiple"
+            )
+        return total // each
+
+
+def check_pool(deployment: Deployment) -> None:
+    """Refuse a stated pool that the named GPU's memory cannot hold.
+
+    Raises
+    ------
+    UsageError
+        If ``kv_memory_bytes`` exceeds the GPU's memory.
+    """
+    hardware, stated = deployment.hardware, deployment.kv_memory_bytes
+    if hardware is not None and stated is not None and stated > hardware.mem_capacity_bytes:
+        raise UsageError(
+            f"--kv-memory {format_bytes(stated)}: {hardware.name} has "
+            f"{format_bytes(hardware.mem_capacity_bytes)} in all; state the pool of one GPU"
+        )
+
+
+def refuse_untimed_layout(parallel: Parallelism) -> None:
+    """Refuse a layout that step times do not know.
+
+    Raises
+    ------
+    UsageError
+        If a size other than tensor parallelism's is above 1.
+    """
+    sizes = ("pp_size", "dp_size", "ep_size", "dcp_size")
+    used = [name for name in sizes if getattr(parallel, name) > 1]
+    if used:
+        flags = ", ".join(f"--{name.replace('_', '-')} {getattr(parallel, name)}" for name in used)
+        raise UsageError(
+            f"{flags}: step times know tensor parallelism and whole replicas (--n-gpus) only; "
+            "leave it out, or leave out --tpot-ms and --speculative-tokens to see what fits"
+        )
+
+
+def known_weight_bytes(model: ModelSpec, deployment: Deployment) -> int | None:
+    """Weights of one GPU as given, or from the checkpoint's files where no format was asked for.
+
+    The files' bytes are dealt out as the spec's own arithmetic deals them; a swapped design adds
+    the arithmetic difference to them. Pipeline stages are counted by the spec alone.
+    """
+    checkpoint = deployment.checkpoint
+    if deployment.weight_bytes is not None or checkpoint is None or deployment.weight_dtype:
+        return deployment.weight_bytes
+    if deployment.parallel.pp_size > 1:
+        return None
+    dtype = checkpoint.model.weight_dtype or "bf16"
+
+    def counted(of: ModelSpec, parallel: Parallelism) -> int:
+        return weight_bytes_per_gpu(of, parallel=parallel, weight_dtype=dtype).fullest.total
+
+    own = counted(checkpoint.model, deployment.parallel)
+    whole = counted(checkpoint.model, Parallelism())
+    exact = -(-checkpoint.total_bytes * own // whole)
+    return max(1, exact + counted(model, deployment.parallel) - own)
+
+
+def checkpoint_remarks(deployment: Deployment) -> tuple[str, ...]:
+    """What the weights rest on where the checkpoint's files gave them."""
+    checkpoint = deployment.checkpoint
+    if checkpoint is None or deployment.weight_bytes is not None or deployment.weight_dtype:
+        return ()
+    read = f"weights: {checkpoint.total_bytes:,} B in the checkpoint's own files"
+    return (read, *checkpoint.remarks)

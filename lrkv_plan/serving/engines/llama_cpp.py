@@ -1,0 +1,149 @@
+"""llama.cpp's cells: n_ctx cells shared by all sequences, and a smaller cache for windows.
+
+The pool is not what memory leaves but what ``-c`` asks for; here the largest number of sequences
+whose cells fit the budget is found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from lrkv_plan.errors import PlacementError
+from lrkv_plan.memory.exact import ceil_div, over_each, simplest
+from lrkv_plan.memory.largest import largest_fitting
+from lrkv_plan.serving.pool import (
+    LayerKind,
+    Pool,
+    layer_kinds,
+    payload_bytes,
+    payload_of,
+    rate,
+    waste_of,
+)
+from lrkv_plan.specs.deployment import EngineName, EngineSettings
+from lrkv_plan.specs.model import FixedTensor, ModelSpec
+
+CELL_PADDING = 256
+DEFAULT_MICRO_BATCH_TOKENS = 512
+_FP32_BYTES = 4
+_MOST_SEQUENCES = 10**7
+
+
+def kept_kinds(
+    model: ModelSpec, settings: EngineSettings, engine: EngineName
+) -> tuple[LayerKind, ...]:
+    """The kinds of layers as llama.cpp keeps them: states and convolution columns in fp32.
+
+    The fork ik_llama.cpp keeps
+    windowed layers at the full context (ikawrakow/ik_llama.cpp#1607).
+    """
+    layers = tuple(
+        group.model_copy(update={"state": tuple(_as_fp32(tensor) for tensor in group.state)})
+        for group in model.layers
+    )
+    kinds = layer_kinds(model.model_copy(update={"layers": layers}), settings)
+    if engine.name != "ik_llama_cpp":
+        return kinds
+    return tuple(replace(kind, window_tokens=None) for kind in kinds)
+
+
+def _as_fp32(tensor: FixedTensor) -> FixedTensor:
+    """A stated scalar size counts; else columns, which grow with draft tokens, have 2 bytes."""
+    scalar_bytes = tensor.scalar_bytes or (2 if tensor.bytes_per_draft_token else _FP32_BYTES)
+    return tensor.model_copy(
+        update={
+            "bytes_per_copy": tensor.bytes_per_copy * _FP32_BYTES // scalar_bytes,
+            "bytes_per_draft_token": tensor.bytes_per_draft_token * _FP32_BYTES // scalar_bytes,
+            "scalar_bytes": _FP32_BYTES,
+        }
+    )
+
+
+def cells(kind: LayerKind, n_sequences: int, tokens: int, micro_batch_tokens: int) -> int:
+    """Cells of one layer for ``n_sequences`` of ``tokens`` each.
+
+    pad256(n_ctx) with n_ctx = n T; a windowed layer pad256(min(n_ctx, window n + micro batch)).
+
+    Examples
+    --------
+    >>> swa = LayerKind(keeps="sliding", count=20, window_tokens=1024)
+    >>> cells(swa, 1, 102_400, 512)
+    1536
+    """
+    wanted = n_sequences * tokens
+    if kind.window_tokens is not None:
+        wanted = min(wanted, kind.window_tokens * n_sequences + micro_batch_tokens)
+    return ceil_div(wanted, CELL_PADDING) * CELL_PADDING  # type: ignore[no-any-return]
+
+
+def cache_bytes_for(
+    kinds: tuple[LayerKind, ...], n_sequences: int, tokens: int, settings: EngineSettings
+) -> Fraction:
+    """Bytes of all layers and states for that many sequences. [bytes]"""
+    micro_batch = min(settings.max_batched_tokens, DEFAULT_MICRO_BATCH_TOKENS)
+    total = Fraction(0)
+    for kind in kinds:
+        rows = n_sequences * (settings.encoder_tokens or 0)
+        if kind.keeps not in ("cross", "state"):
+            rows = cells(kind, n_sequences, tokens, micro_batch)
+        total += kind.count * (rows * kind.row_bytes + n_sequences * kind.fixed_bytes)
+    return total
+
+
+def pool(
+    model: ModelSpec,
+    budget_bytes: int,
+    settings: EngineSettings,
+    *,
+    engine: EngineName,
+    tp_size: int = 1,
+    dcp_size: int = 1,
+) -> Pool:
+    """The most sequences of maximum length whose cells fit. A block is one byte.
+
+    Raises
+    ------
+    PlacementError
+        If no layer keeps rows, or tensor or context parallelism is asked for: llama.cpp splits
+        layers over GPUs instead (--pp-size).
+    """
+    if tp_size > 1 or dcp_size > 1:
+        raise PlacementError("llama.cpp splits layers over GPUs, not heads: use --pp-size")
+    kinds = kept_kinds(model, settings, engine)
+    per_token = rate([kind for kind in kinds if kind.keeps != "cross"])
+    if not per_token:
+        raise PlacementError(f"{model.name}: no layer keeps a cache")
+    context = settings.context_tokens
+    most = min(_MOST_SEQUENCES, int(budget_bytes / per_token) + 1)
+    fitting = largest_fitting(
+        range(1, most + 1),
+        lambda n: cache_bytes_for(kinds, n, context, settings),
+        Fraction(budget_bytes),
+    )
+    n_sequences = fitting or 0
+
+    def bytes_of(tokens: int) -> int:
+        return int(-(-cache_bytes_for(kinds, 1, tokens, settings) // 1))
+
+    def blocks_of(tokens: Any) -> Any:
+        return over_each("tokens", tokens, bytes_of)
+
+    held = cache_bytes_for(kinds, max(1, n_sequences), context, settings)
+    payload = max(1, n_sequences) * payload_bytes(kinds, context, settings.encoder_tokens or 0)
+    return Pool(
+        engine=engine,
+        n_blocks=budget_bytes,
+        block_tokens=1,
+        block_bytes=1,
+        n_groups=1,
+        kv_tokens=n_sequences * context,
+        max_concurrency=Fraction(n_sequences),
+        max_sequences=n_sequences,
+        bytes_per_token_per_gpu=simplest(per_token),
+        waste_share=max(Fraction(0), waste_of(payload, int(held), 1)),
+        blocks_of=blocks_of,
+        payload_of=lambda tokens: payload_of(kinds, tokens, settings.encoder_tokens or 0),
+        remarks=("cells are reserved for the full context of every sequence (-c)",),
+    )

@@ -1,0 +1,86 @@
+"""Pages and nothing else: every layer's rows are rounded up to whole pages per sequence.
+
+The textbook paged cache. Windowed layers keep as many pages as their window can touch; there is
+no grouping, no padding layer and no shared page size.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+from lrkv_plan.errors import PlacementError
+from lrkv_plan.memory.exact import ceil_div, simplest, smaller
+from lrkv_plan.serving.pool import (
+    LayerKind,
+    Pool,
+    layer_kinds,
+    payload_bytes,
+    payload_of,
+    rate,
+    waste_of,
+)
+from lrkv_plan.specs.deployment import EngineName, EngineSettings
+from lrkv_plan.specs.model import ModelSpec
+
+DEFAULT_PAGE_TOKENS = 16
+
+
+def pool(
+    model: ModelSpec,
+    budget_bytes: int,
+    settings: EngineSettings,
+    *,
+    engine: EngineName,
+    tp_size: int = 1,
+    dcp_size: int = 1,
+) -> Pool:
+    """Bytes of a sequence: sum over layers of page ceil(rows / page) row, plus its state.
+
+    A block is one byte, since pages of different layers differ in size.
+
+    Raises
+    ------
+    PlacementError
+        If no layer keeps a cache, or the heads cannot be dealt out.
+    """
+    kinds = layer_kinds(model, settings, tp_size)
+    per_token = rate([kind for kind in kinds if kind.keeps != "cross"])
+    if not per_token:
+        raise PlacementError(f"{model.name}: no layer keeps a cache")
+    page = settings.page_tokens or DEFAULT_PAGE_TOKENS
+    encoder, context = settings.encoder_tokens or 0, settings.context_tokens
+    scale = math.lcm(*(kind.row_bytes.denominator for kind in kinds))
+
+    def blocks_of(tokens: Any) -> Any:
+        scaled = sum(_scaled_bytes(kind, tokens, page * dcp_size, dcp_size, encoder, scale)
+                     for kind in kinds)  # fmt: skip
+        return ceil_div(scaled, scale)
+
+    per_sequence = blocks_of(context)
+    payload = payload_bytes(kinds, context, encoder) / dcp_size
+    return Pool(
+        engine=engine,
+        n_blocks=budget_bytes,
+        block_tokens=page,
+        block_bytes=1,
+        n_groups=1,
+        kv_tokens=math.floor(budget_bytes / (page * per_token)) * page * dcp_size,
+        max_concurrency=Fraction(budget_bytes, per_sequence),
+        max_sequences=budget_bytes // per_sequence,
+        bytes_per_token_per_gpu=simplest(rate(kinds)),
+        waste_share=waste_of(payload, per_sequence, 1),
+        blocks_of=blocks_of,
+        payload_of=lambda tokens: payload_of(kinds, tokens, encoder, dcp_size),
+    )
+
+
+def _scaled_bytes(
+    kind: LayerKind, tokens: Any, page: int, dcp_size: int, encoder: int, scale: int
+) -> Any:
+    """``scale`` times the bytes of one sequence in the layers of a kind, in whole numbers."""
+    rows = encoder if kind.keeps == "cross" else smaller(tokens, kind.window_tokens or 2**62)
+    pages = 0 if kind.keeps == "state" else ceil_div(rows, page)
+    row = int(kind.count * kind.row_bytes * scale)
+    return pages * (page // dcp_size) * row + kind.count * kind.fixed_bytes * scale

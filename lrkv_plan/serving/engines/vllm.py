@@ -1,0 +1,440 @@
+"""vLLM's V1 engine: the pool of equal pages, and the budget that it leaves for it.
+
+Rules as found in printed pools of 0.8 to 0.29; each is named where it is applied. A model whose
+layers all keep everything is one group. Otherwise kinds are cut into groups of g layers, each kind
+padded to a multiple of g, and all groups draw blocks of g pages from one pool.
+
+The budget is total * utilisation - weights - activation peak - non-torch [- CUDA graphs]. CUDA
+graphs were captured outside it up to 0.20 and are estimated inside it from 0.21
+(VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS, on by default since 0.21.0). Constants are fitted on
+H100 start logs of 0.19; other GPUs and versions carry a range.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from lrkv_plan.errors import PlacementError
+from lrkv_plan.formats import STORAGE_FORMATS
+from lrkv_plan.memory.exact import ceil_div, simplest, smaller
+from lrkv_plan.serving.budget import (
+    ARITHMETIC,
+    BudgetInputs,
+    BudgetTerm,
+    MemoryBudget,
+    assumed,
+    memory_term,
+    stages_of,
+    taken,
+    utilisation_term,
+    weight_terms,
+)
+from lrkv_plan.serving.engines.vllm_activation import (
+    FITTED,
+    GIB,
+    ActivationConstants,
+    Step,
+    activation_peak_bytes,
+)
+from lrkv_plan.serving.pool import (
+    LayerKind,
+    Pool,
+    layer_kinds,
+    payload_bytes,
+    payload_of,
+    rate,
+    waste_of,
+)
+from lrkv_plan.specs.deployment import EngineName, EngineSettings, Parallelism
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.model import ExpertFeedForward, ModelSpec
+
+DEFAULT_PAGE_TOKENS = 16
+ASCEND_PAGE_TOKENS = 128
+# From 0.26 a window keeps the tokens of all batches in flight (max_in_flight_tokens): two under
+# asynchronous scheduling, the default (vllm-project/vllm#49878, pull request 47728).
+BATCHES_IN_FLIGHT = 2
+# A longest kind within a quarter of the shortest pads up to it instead of splitting.
+_NEARLY_EQUAL = Fraction(5, 4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Layers of one kind that share block numbers; ``n_groups`` such groups, ``g`` layers each."""
+
+    kind: LayerKind
+    n_groups: int
+    block_tokens: int  # per GPU; decode-context parallel GPUs hold as many each
+
+
+def pool(
+    model: ModelSpec,
+    budget_bytes: int,
+    settings: EngineSettings,
+    *,
+    engine: EngineName,
+    tp_size: int = 1,
+    dcp_size: int = 1,
+) -> Pool:
+    """The block pool of one GPU.
+
+    Parameters
+    ----------
+    budget_bytes : memory for the cache on this GPU. [bytes]
+    dcp_size : decode-context parallel GPUs; each stores 1/n of a sequence's tokens.
+
+    Raises
+    ------
+    PlacementError
+        If the heads cannot be dealt out, or page sizes cannot be made equal.
+
+    Notes
+    -----
+    n_blocks = floor(budget / (g page)). A request holds, per group: full ceil(T / block); sliding
+    ceil(min(window - 1 + batched, T) / block) + 1; chunked the same with the chunk and without
+    the + 1; state 1 block, 1 more with prefix caching, 1 more per draft token; cross-attention
+    ceil(batched / block). From 0.26 a window counts two batches (as many as pipeline stages, if
+    more: not modelled). Concurrency = n_blocks / blocks of a request of maximum length.
+    Tokens are printed as floor(n_blocks / groups) block up to 0.20, from 0.21 as
+    int(concurrency T).
+    """
+    kinds = layer_kinds(model, settings, tp_size)
+    if not kinds:
+        raise PlacementError(f"{model.name}: no layer keeps a cache")
+    if not engine.at_least(0, 10):
+        kinds = tuple(_all_full(kind) for kind in kinds)
+    default = ASCEND_PAGE_TOKENS if engine.name == "vllm_ascend" else DEFAULT_PAGE_TOKENS
+    page_tokens = settings.page_tokens or default
+    groups, layers_per_block, page_bytes = _grouped(kinds, page_tokens)
+    block_bytes = layers_per_block * page_bytes
+    n_blocks = math.floor(budget_bytes / block_bytes)
+
+    batches = BATCHES_IN_FLIGHT if engine.at_least(0, 26) else 1
+
+    def blocks_of(tokens: Any) -> Any:
+        return sum(g.n_groups * _blocks(g, tokens, settings, batches, dcp_size) for g in groups)
+
+    context = settings.context_tokens
+    per_request = blocks_of(context)
+    n_groups = sum(g.n_groups for g in groups)
+    block_tokens = min(g.block_tokens for g in groups if g.kind.keeps != "state")
+    concurrency = Fraction(n_blocks, per_request)
+    counted = n_blocks // n_groups * block_tokens * dcp_size
+    if not engine.at_least(0, 9):
+        concurrency = Fraction(counted, context)
+    encoder = settings.encoder_tokens or 0
+    return Pool(
+        engine=engine,
+        n_blocks=n_blocks,
+        block_tokens=block_tokens,
+        block_bytes=simplest(block_bytes),
+        n_groups=n_groups,
+        kv_tokens=int(concurrency * context) if engine.at_least(0, 21) else counted,
+        max_concurrency=concurrency,
+        max_sequences=n_blocks // per_request,
+        bytes_per_token_per_gpu=simplest(rate(kinds)),
+        waste_share=waste_of(
+            payload_bytes(kinds, context, encoder) / dcp_size, per_request, block_bytes
+        ),
+        blocks_of=blocks_of,
+        payload_of=lambda tokens: payload_of(kinds, tokens, encoder, dcp_size),
+        remarks=tuple(_remarks(groups, layers_per_block, page_bytes)),
+    )
+
+
+def _all_full(kind: LayerKind) -> LayerKind:
+    """Before the hybrid manager (0.10) a windowed layer kept every token."""
+    windowed = kind.keeps in ("sliding", "chunked")
+    return replace(kind, keeps="full", window_tokens=None) if windowed else kind
+
+
+def _grouped(kinds: tuple[LayerKind, ...], page_tokens: int) -> tuple[list[Group], int, Fraction]:
+    """Groups, layers per block and bytes per page (all layers of a block, if they differ)."""
+    attention = [kind for kind in kinds if kind.keeps != "state"]
+    if len({(kind.keeps, kind.window_tokens) for kind in kinds}) == 1 and attention:
+        # One type of layer: one group, whatever the widths; a "page" is the whole block.
+        whole = LayerKind(
+            keeps=kinds[0].keeps, count=1, window_tokens=kinds[0].window_tokens,
+            row_bytes=rate(kinds),
+        )  # fmt: skip
+        return (
+            [Group(kind=whole, n_groups=1, block_tokens=page_tokens)],
+            1,
+            page_tokens * rate(kinds),
+        )
+    if not attention:
+        raise PlacementError("a model whose layers all hold recurrent state has no block pool here")
+    page_tokens = _raised_for_state(kinds, attention, page_tokens)
+    page_bytes = page_tokens * max(kind.row_bytes for kind in attention)
+    counts = [kind.count for kind in kinds]
+    layers = max(counts) if max(counts) < _NEARLY_EQUAL * min(counts) else min(counts)
+    groups = []
+    for kind in kinds:
+        tokens = page_tokens
+        if kind.keeps != "state":
+            widened = page_bytes / (page_tokens * kind.row_bytes)
+            if widened.denominator != 1:
+                raise PlacementError(
+                    f"pages of {kind.row_bytes} and {max(k.row_bytes for k in attention)} bytes "
+                    "per token cannot be made equal by a whole number of tokens"
+                )
+            tokens = page_tokens * int(widened)
+        groups.append(Group(kind=kind, n_groups=ceil_div(kind.count, layers), block_tokens=tokens))
+    return groups, layers, page_bytes
+
+
+def _raised_for_state(
+    kinds: tuple[LayerKind, ...], attention: list[LayerKind], page_tokens: int
+) -> int:
+    """An attention page must hold a state page: 16 ceil(state / (16 row)) tokens."""
+    states = [kind.fixed_bytes for kind in kinds if kind.keeps == "state"]
+    if not states:
+        return page_tokens
+    row = max(kind.row_bytes for kind in attention)
+    needed = math.ceil(max(states) / (DEFAULT_PAGE_TOKENS * row)) * DEFAULT_PAGE_TOKENS
+    return max(page_tokens, needed)
+
+
+def _blocks(
+    group: Group, tokens: Any, settings: EngineSettings, batches: int, dcp_size: int
+) -> Any:
+    """Blocks that one request of ``tokens`` holds in one group of that kind."""
+    kind, block = group.kind, group.block_tokens * dcp_size
+    window = kind.window_tokens or 0
+    batched = settings.max_batched_tokens
+    if kind.keeps == "state":
+        return 1 + settings.prefix_cache + settings.draft_tokens
+    if kind.keeps == "cross":
+        # Reserved for the largest encoder batch, not for the encoder's own length.
+        return ceil_div(batched, block)
+    if kind.keeps == "sliding":
+        # The + 1: a window of 1024 tokens that starts inside a block touches one block more.
+        return ceil_div(smaller(tokens, window - 1 + batches * batched), block) + 1
+    if kind.keeps == "chunked":
+        return ceil_div(smaller(tokens, window + batches * batched), block)
+    return ceil_div(tokens, block)
+
+
+def _remarks(groups: list[Group], layers: int, page_bytes: Fraction) -> list[str]:
+    remarks = []
+    for group in groups:
+        padding = group.n_groups * layers - group.kind.count
+        if padding:
+            remarks.append(
+                f"{padding} padding layers beside {group.kind.count} {group.kind.keeps} layers "
+                f"({padding / group.kind.count:.2%})"
+            )
+        if group.kind.keeps == "state":
+            spare = page_bytes - group.kind.fixed_bytes
+            remarks.append(
+                f"a state page of {group.kind.fixed_bytes:,} B is padded to {int(page_bytes):,} B "
+                f"({float(spare) / group.kind.fixed_bytes:.2%}), which makes blocks of "
+                f"{max(g.block_tokens for g in groups):,} tokens"
+            )
+    return remarks
+
+
+# Non-torch memory (driver context, NCCL and its buffers) and CUDA graphs of the fitted H100 rows:
+# median, and a range. One GPU: least and most of 9 rows. Pipeline and tensor parallel: one fitted
+# row each, so the range is a guess. [GiB]
+NON_TORCH_GIB = {
+    "one": (0.25, 0.25, 0.26),
+    "pipeline": (0.07, 0.05, 0.26),
+    "tensor": (2.17, 2.0, 2.4),
+}
+GRAPHS_GIB = {
+    "one": (0.84, 0.62, 1.30),
+    "pipeline": (0.54, 0.4, 0.8),
+    "tensor": (1.09, 0.8, 2.0),
+}
+# V0 turned chunked prefill on by itself beyond this length.
+LONGEST_UNCUT_PROMPT = 32_768
+# What a logit took beside its own dtype before 0.17, so that Qwen3-14B's peak is 5.64 GiB.
+OLDER_LOGIT_BYTES = 35.3
+
+
+def default_utilisation(engine: EngineName) -> Fraction:
+    """0.92 from 0.21 on, 0.9 before.
+
+    0.92 stands in vllm/config/cache.py of 0.25 and later, 0.9 was the default for most of vLLM's
+    history. That it changed with the CUDA-graph estimate of 0.21 is an assumption; the budget's
+    remarks repeat it.
+    """
+    return Fraction(92, 100) if engine.at_least(0, 21) else Fraction(9, 10)
+
+
+def default_max_sequences(hardware: HardwareProfile) -> int:
+    """1024 on GPUs of 70 GiB and more other than the A100, else 256 (vllm/engine/arg_utils.py)."""
+    return 1024 if _is_large(hardware) else 256
+
+
+def default_batched_tokens(hardware: HardwareProfile) -> int:
+    """8192 on those GPUs, else 2048: the API server's defaults (vllm/engine/arg_utils.py)."""
+    return 8192 if _is_large(hardware) else 2048
+
+
+def _is_large(hardware: HardwareProfile) -> bool:
+    return hardware.mem_capacity_bytes >= 70 * GIB and not hardware.name.startswith("a100")
+
+
+def vllm_budget(inputs: BudgetInputs) -> MemoryBudget:
+    """The budget of one GPU of each pipeline stage, V1 engine.
+
+    Raises
+    ------
+    SpecError
+        If the weights cannot be counted from the spec and are not given.
+    """
+    memory, remarks = memory_term(inputs.hardware)
+    weights, weight_remarks = weight_terms(inputs)
+    shared = [
+        memory,
+        utilisation_term(memory.n_bytes, inputs.utilisation),
+        *_engine_copies(inputs),
+        _placed("non-torch", NON_TORCH_GIB, inputs),
+    ]
+    if inputs.engine.at_least(0, 21):
+        shared.append(_placed("CUDA graphs", GRAPHS_GIB, inputs))
+    last = len(weights) - 1
+    return MemoryBudget(
+        engine=inputs.engine,
+        utilisation=inputs.utilisation,
+        stages=stages_of(
+            shared,
+            [(term, _activation(inputs, index == last)) for index, term in enumerate(weights)],
+        ),
+        remarks=(*remarks, *weight_remarks, *_budget_remarks(inputs)),
+    )
+
+
+def placement(parallel: Parallelism) -> str:
+    """The kind of placement that tables of this module are keyed by."""
+    if parallel.tp_size > 1:
+        return "tensor"
+    return "pipeline" if parallel.pp_size > 1 else "one"
+
+
+def _is_h100(inputs: BudgetInputs) -> bool:
+    return inputs.hardware.name.startswith("h100")
+
+
+def _placed(
+    name: str, table: dict[str, tuple[float, float, float]], inputs: BudgetInputs
+) -> BudgetTerm:
+    value, low, high = (int(gib * GIB) for gib in table[placement(inputs.parallel)])
+    if not _is_h100(inputs):
+        low, high = low // 2, high * 3 // 2
+        return taken(name, value, assumed(low, high, "H100 figure of vLLM 0.19"), low, high)
+    return taken(name, value, "fitted on H100 rows of vLLM 0.19, median", low, high)
+
+
+def profiled_step(inputs: BudgetInputs) -> Step:
+    """The step that vLLM profiles for these inputs."""
+    storage = inputs.storage if inputs.weight_dtype or inputs.model.weight_dtype else None
+    is_8_bit = storage is not None and storage.quantised_parts and storage.bits_per_scalar == 8
+    tokens = inputs.settings.max_batched_tokens
+    sequences = default_max_sequences(inputs.hardware)
+    if inputs.engine.name == "vllm_v0":  # one whole prompt, unless it is so long that it is cut
+        context, sequences = inputs.settings.context_tokens, 256
+        tokens = context if context <= LONGEST_UNCUT_PROMPT else tokens
+    return Step(
+        max_sequences=inputs.max_sequences or sequences,
+        batched_tokens=tokens,
+        scalar_bytes=inputs.activation_scalar_bytes,
+        quantised_bytes=1 if is_8_bit else 0,
+        keeps_expert_workspace=storage is None or storage.name != "mxfp4",
+    )
+
+
+def _activation(inputs: BudgetInputs, has_head: bool) -> BudgetTerm:
+    step = profiled_step(inputs)
+
+    def peak(constants: ActivationConstants) -> int:
+        return activation_peak_bytes(
+            inputs.model, step, inputs.parallel, has_head=has_head, constants=constants
+        )
+
+    fitted = peak(FITTED)
+    if inputs.engine.name == "vllm_v0":
+        low, high = fitted * 2 // 3, fitted * 3 // 2
+        why = "0.17's form on one prompt; two rows of V0 agree within 0.12 GiB"
+        return taken("activation peak", fitted, assumed(low, high, why), low, high)
+    if not inputs.engine.at_least(0, 17):
+        # Qwen3-14B on H100: 5.64 GiB with 0.15 and 0.16, 2.23 GiB from 0.17 on; nothing else known.
+        older = peak(replace(FITTED, logit_bytes=OLDER_LOGIT_BYTES))
+        why = "before 0.17 one model was seen (Qwen3-14B: 5.64 GiB)"
+        return taken("activation peak", older, assumed(fitted, older, why), fitted, older)
+    if not _is_h100(inputs):
+        low, high = fitted * 2 // 3, fitted * 3 // 2
+        why = "H100 constants on another GPU"
+        return taken("activation peak", fitted, assumed(low, high, why), low, high)
+    band = FITTED.band_bytes
+    provenance = (
+        f"fitted on {FITTED.n_rows} rows: vLLM 0.19 on H100, worst unseen row {band / GIB:.2f} GiB"
+    )
+    return taken("activation peak", fitted, provenance, max(0, fitted - band), fitted + band)
+
+
+def _engine_copies(inputs: BudgetInputs) -> list[BudgetTerm]:
+    """What vLLM loads beside the checkpoint; part of weights that were given as printed."""
+    if inputs.weight_bytes is not None:
+        return []
+    terms = []
+    tables = rotary_table_bytes(inputs.model, inputs.activation_scalar_bytes)
+    if tables:
+        terms.append(
+            taken("rotary tables", tables, f"{ARITHMETIC}: longest context x rotary width")
+        )
+    padding = mxfp4_padding_bytes(inputs)
+    if padding:
+        terms.append(taken("expert padding", padding, f"{ARITHMETIC}: Marlin's MXFP4 experts"))
+    return terms
+
+
+def rotary_table_bytes(model: ModelSpec, scalar_bytes: int) -> int:
+    """Sine and cosine of every position of the model's longest context, once per rotary width.
+
+    Whatever length is served, the table covers the config's own maximum: 2.5 GiB for Llama-4-Scout
+    (10,485,760 x 128 x 2 B). [bytes]
+    """
+    if model.position_embeddings or model.max_context_tokens is None:
+        return 0
+    backbones = [g.attention.backbone() for g in model.attention_groups if g.attention is not None]
+    widths = {b.rope_dim if b.rope_dim is not None else b.head_dim for b in backbones}
+    return model.max_context_tokens * sum(widths) * scalar_bytes
+
+
+def mxfp4_padding_bytes(inputs: BudgetInputs) -> int:
+    """What Marlin adds to MXFP4 experts, rounding them to 128 x 256; spread over stages. [bytes]"""
+    model, parallel = inputs.model, inputs.parallel
+    if inputs.storage.name != "mxfp4":
+        return 0
+    bits = STORAGE_FORMATS["mxfp4"].bits_per_scalar_in_full_groups or Fraction(0)
+    extra = 0
+    for group in model.layers:
+        block = group.feed_forward
+        if isinstance(block, ExpertFeedForward):
+            width = block.hidden_dim // parallel.expert_slices
+            padded = _up(width, 128) * _up(model.model_dim, 256)
+            n_matrices = (3 if block.gated else 2) * -(-block.n_experts // parallel.ep_size)
+            extra += group.count * n_matrices * (padded - width * model.model_dim)
+    return int(extra * bits / 8) // parallel.pp_size
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _budget_remarks(inputs: BudgetInputs) -> tuple[str, ...]:
+    step = profiled_step(inputs)
+    remarks = [
+        f"vLLM profiles {step.max_sequences} sequences and {step.batched_tokens} tokens per step"
+    ]
+    if not inputs.engine.at_least(0, 21):
+        remarks.append("CUDA graphs are captured outside this budget: leave 0.5 to 2 GiB")
+    if inputs.model.max_context_tokens is None and inputs.weight_bytes is None:
+        remarks.append("rotary tables left out: the spec states no longest context")
+    return tuple(remarks)

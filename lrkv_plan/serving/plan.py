@@ -1,0 +1,330 @@
+"""One page for a decision: every family on one backbone, held, timed and priced side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from lrkv_plan.attention.spec import divisors_of
+from lrkv_plan.errors import PlacementError, RequirementError, UsageError
+from lrkv_plan.latency.crossover import Crossover, context_crossover
+from lrkv_plan.latency.step import StepModel
+from lrkv_plan.memory.cache import ratio_to_mha
+from lrkv_plan.memory.largest import RankCeiling, rank_ceiling
+from lrkv_plan.memory.weights import kv_params_ratio_to_mha, parameter_count
+from lrkv_plan.serving.capacity import CapacityRow, capacity_row
+from lrkv_plan.serving.deployment import Deployment, refuse_untimed_layout
+from lrkv_plan.serving.load import Admission, LatencyTarget, admitted_by, timed_step
+from lrkv_plan.specs.deployment import Parallelism
+from lrkv_plan.specs.design import design_label, swap_attention
+from lrkv_plan.specs.model import ModelSpec
+
+MOST_TP_SIZE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A deployment with its tensor-parallel size settled; no ``reason`` where it was stated."""
+
+    deployment: Deployment
+    reason: str | None = None
+
+
+def with_layout(
+    model: ModelSpec,
+    deployment: Deployment,
+    target: LatencyTarget,
+    batch_size: int | None = None,
+    *,
+    is_stated: bool,
+) -> Layout:
+    """The deployment as stated, or with the tensor-parallel size that serves most.
+
+    Raises
+    ------
+    RequirementError
+        If no sequence fits at any size that may be chosen, or at the stated one.
+    PlacementError
+        If the stated size cannot run, or does not divide ``n_gpus``.
+    """
+    if is_stated:
+        row = capacity_row(model, deployment)
+        if not row.max_sequences:
+            size = deployment.parallel.tp_size
+            raise RequirementError(
+                f"{_nothing_fits(model, deployment, f'TP {size}', row.binds)}; leave out --tp-size "
+                "to have it chosen"
+            )
+        return Layout(deployment=deployment)
+    if deployment.n_gpus is None:
+        return _smallest(model, deployment)
+    return _fullest(model, deployment, deployment.n_gpus, target, batch_size)
+
+
+def _smallest(model: ModelSpec, deployment: Deployment) -> Layout:
+    """The smallest power of two that fits one sequence."""
+    reason, tp_size = "no size was tried", 1
+    while tp_size <= MOST_TP_SIZE:
+        row, wider, refused = _at(model, deployment, tp_size)
+        if row is not None and row.max_sequences:
+            return Layout(deployment=wider, reason="the smallest that fits")
+        reason = row.binds if row else refused
+        tp_size *= 2
+    up_to = f"any size up to TP {MOST_TP_SIZE}"
+    raise RequirementError(_nothing_fits(model, deployment, up_to, reason))
+
+
+def _fullest(
+    model: ModelSpec,
+    deployment: Deployment,
+    n_gpus: int,
+    target: LatencyTarget,
+    batch_size: int | None,
+) -> Layout:
+    """Of the sizes up to ``n_gpus``, the one that serves most; the smaller of equals.
+
+    GPUs that are no whole replica stay idle, and the reason says so.
+    """
+    best: tuple[int, Deployment] | None = None
+    reason = "no size was tried"
+    for tp_size in _sizes(n_gpus):
+        whole = replace(deployment, n_gpus=n_gpus // tp_size * tp_size)
+        row, wider, refused = _at(model, whole, tp_size)
+        if row is None or not row.max_sequences:
+            reason = row.binds if row else refused
+            continue
+        served = row.total_sequences
+        if target.tpot_s is not None:
+            step = timed_step(model, wider, target)
+            load = admitted_by(step, row, wider, target, batch_size)
+            served = load.sequences if load is not None and load.meets_target else 0
+        if best is None or served > best[0]:
+            best = served, wider
+    if best is None:
+        raise RequirementError(
+            _nothing_fits(model, deployment, f"any size up to {n_gpus} GPUs", reason)
+        )
+    idle = n_gpus - (best[1].n_gpus or 0)
+    left = f"; {idle} of {n_gpus} GPUs idle" if idle else ""
+    return Layout(deployment=best[1], reason=f"serves most sequences{left}")
+
+
+def _sizes(n_gpus: int) -> list[int]:
+    """Divisors of the GPUs, which leave none idle, and powers of two."""
+    powers = [2**k for k in range(n_gpus.bit_length()) if 2**k <= n_gpus]
+    return sorted({*divisors_of(n_gpus), *powers})
+
+
+def _at(
+    model: ModelSpec, deployment: Deployment, tp_size: int
+) -> tuple[CapacityRow | None, Deployment, str]:
+    wider = replace(deployment, parallel=replace(deployment.parallel, tp_size=tp_size))
+    try:
+        return capacity_row(model, wider), wider, ""
+    except PlacementError as error:
+        return None, wider, str(error)
+
+
+def _nothing_fits(model: ModelSpec, deployment: Deployment, sizes: str, reason: str) -> str:
+    return (
+        f"{model.name}: no sequence of {deployment.settings.context_tokens:,} tokens fits at "
+        f"{sizes} ({reason}); use a shorter context, a smaller format or more GPUs"
+    )
+
+
+def own_budget(model: ModelSpec) -> str:
+    """The own design's cache as a budget, or half of MHA.
+
+    Half where the own design saves nothing against MHA, or its layers differ.
+    """
+    share = ratio_to_mha(model)
+    label = design_label(model)
+    uniform = " " not in label
+    return "50%" if share is None or share >= 1 or not uniform else label
+
+
+def compared_designs(model: ModelSpec, ceiling: RankCeiling) -> list[tuple[str, str | None]]:
+    """(role, design text); the model's own design has no text."""
+    own = design_label(model)
+    designs: list[tuple[str, str | None]] = [("own design", None)]
+    others = [("MHA", "mha"), ("MQA", "mqa")]
+    if ceiling.grouped is not None:
+        others.insert(1, ("GQA in the budget", ceiling.grouped.text))
+    if ceiling.latent is not None:
+        others.append(("MLA in the budget", _usual_latent(model, ceiling)))
+    others += _low_rank(ceiling)
+    shortest = own.split(",")[0]
+    return designs + [(role, text) for role, text in others if text not in (own, shortest)]
+
+
+def _low_rank(ceiling: RankCeiling) -> list[tuple[str, str]]:
+    """The aligned rank, without rotary positions and with keys rotated as they are rebuilt."""
+    text = ceiling.aligned.text
+    if ceiling.aligned.value == 0:
+        return [("LRKV, no aligned rank in the budget", text)]
+    rotated = f"{text},position=rope_expand"
+    return [("LRKV, aligned rank in the budget", text), ("LRKV, keys rotated", rotated)]
+
+
+def _usual_latent(model: ModelSpec, ceiling: RankCeiling) -> str:
+    """DeepSeek's proportions, d_c = 4 d_h (arXiv:2405.04434, 3.1.2), or less if the budget asks."""
+    assert ceiling.latent is not None
+    head_dim = next(g.attention.backbone().head_dim for g in model.attention_groups if g.attention)
+    rope = ceiling.latent.text.partition("+")[2]
+    return f"mla:{min(ceiling.latent.value, 4 * head_dim)}+{rope}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """One design: what it caches and weighs, what fits, how fast, and where the ranking changes.
+
+    ``load`` is the row's own: the stated batch, or the largest that fits and meets the target; None
+    where there is none, and then no time is given. ``against_own`` compares with the model's own
+    design along the context, at the plan's batch; None for itself.
+    """
+
+    attention: str
+    role: str
+    ratio_to_mha: Fraction | None
+    kv_params_ratio: Fraction | None
+    model_params: int | None
+    capacity: CapacityRow
+    load: Admission | None
+    against_own: Crossover | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The rows, the budget that chose the LRKV rank, the layout, and what the times rest on.
+
+    ``batch_size`` is that of one replica at which designs are compared with the own one: the stated
+    batch, or the own design's load; None where it has none. ``layout`` says how the
+    tensor-parallel size was chosen, and is None where it was stated.
+    """
+
+    rows: tuple[PlanRow, ...]
+    refused: tuple[str, ...]
+    budget: str
+    ceiling: RankCeiling
+    parallel: Parallelism
+    n_replicas: int
+    layout: str | None
+    batch_size: int | None
+    context_tokens: int
+    rests_on: tuple[str, ...]
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.n_replicas * self.parallel.tp_size
+
+
+def make_plan(
+    model: ModelSpec,
+    deployment: Deployment,
+    *,
+    budget: str | None = None,
+    batch_size: int | None = None,
+    target: LatencyTarget | None = None,
+    is_layout_stated: bool = False,
+) -> Plan:
+    """MHA, GQA, MQA, MLA and LRKV on a model's backbone, on given GPUs.
+
+    Parameters
+    ----------
+    deployment : with ``is_layout_stated`` its ``parallel`` is kept and ``n_gpus`` must be a
+        multiple of it. Otherwise ``tp_size`` is chosen: of ``n_gpus`` the size that serves most
+        sequences of the own design, in as many replicas as there is room for; without ``n_gpus``
+        the smallest power of two that fits one sequence.
+    budget : cache budget for the LRKV rank and the MLA latent; the own design's cache when None,
+        or half of MHA where the own design is MHA.
+    batch_size : the load of one replica in every row; each row's own largest when None.
+    target : the most that an output token may take, how tokens are drafted, lending profiles.
+
+    Raises
+    ------
+    UsageError
+        If no GPU is named, or step times do not know the layout.
+    RequirementError
+        If the model's own design fits on no size that may be chosen, or not on the stated one.
+    SpecError, PlacementError
+        As the calculators.
+    """
+    if deployment.hardware is None:
+        raise UsageError("a plan needs a GPU: --gpu h100-sxm")
+    refuse_untimed_layout(deployment.parallel)
+    wanted = target or LatencyTarget()
+    chosen = with_layout(model, deployment, wanted, batch_size, is_stated=is_layout_stated)
+    deployment = chosen.deployment
+    share = budget or own_budget(model)
+    ceiling = rank_ceiling(
+        model, budget=share, alignment=deployment.rank_alignment,
+        tp_size=deployment.parallel.tp_size, kv_dtype=deployment.settings.kv_dtype,
+    )  # fmt: skip
+    own_step = timed_step(model, deployment, wanted)
+    own_load = admitted_by(
+        own_step, capacity_row(model, deployment), deployment, wanted, batch_size
+    )
+    batch = batch_size or (own_load.batch_size if own_load else None)
+    rows, refused, notes = [], [], dict.fromkeys(own_step.remarks)
+    for role, text in compared_designs(model, ceiling):
+        design = model if text is None else swap_attention(model, text)
+        try:
+            step = timed_step(design, deployment, wanted)
+            row = _row(role, design, deployment, step, wanted, batch_size)
+        except PlacementError as error:
+            refused.append(f"{text}: {error}")
+            continue
+        notes |= dict.fromkeys(step.remarks)
+        if text is not None and batch is not None:
+            against = _against(own_step, step, design, deployment, batch, wanted)
+            row = replace(row, against_own=against)
+        rows.append(row)
+    return Plan(
+        rows=tuple(rows),
+        refused=tuple(refused),
+        budget=share,
+        ceiling=ceiling,
+        parallel=deployment.parallel,
+        n_replicas=deployment.n_replicas,
+        layout=chosen.reason,
+        batch_size=batch,
+        context_tokens=deployment.settings.context_tokens,
+        rests_on=tuple(notes),
+    )
+
+
+def _row(
+    role: str,
+    design: ModelSpec,
+    deployment: Deployment,
+    step: StepModel,
+    target: LatencyTarget,
+    batch_size: int | None,
+) -> PlanRow:
+    capacity = capacity_row(design, deployment)
+    return PlanRow(
+        attention=capacity.attention,
+        role=role,
+        ratio_to_mha=ratio_to_mha(design, kv_dtype=deployment.settings.kv_dtype),
+        kv_params_ratio=kv_params_ratio_to_mha(design),
+        model_params=parameter_count(design).model_params,
+        capacity=capacity,
+        load=admitted_by(step, capacity, deployment, target, batch_size),
+        against_own=None,
+    )
+
+
+def _against(
+    own: StepModel,
+    other: StepModel,
+    design: ModelSpec,
+    deployment: Deployment,
+    batch: int,
+    target: LatencyTarget,
+) -> Crossover:
+    context = deployment.settings.context_tokens
+    return context_crossover(
+        (own, other), high=max(context, design.max_context_tokens or context), batch_size=batch,
+        query_tokens=target.speculation.query_tokens,
+    )  # fmt: skip

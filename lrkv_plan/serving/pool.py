@@ -1,0 +1,249 @@
+"""Layers of a model as an engine sorts them: by what they keep and for how long.
+
+A kind is a set of layers whose pages are equal and freed at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from lrkv_plan.attention.registry import layout_of
+from lrkv_plan.errors import PlacementError
+from lrkv_plan.formats import StorageFormat, storage_format
+from lrkv_plan.memory.cache import fixed_bytes_per_gpu, row_bytes_per_layer
+from lrkv_plan.memory.exact import ceil_div, simplest, smaller
+from lrkv_plan.specs.deployment import EngineName, EngineSettings
+from lrkv_plan.specs.model import LayerGroup, ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerKind:
+    """``count`` equal layers. Bytes are per layer on one GPU.
+
+    ``keeps`` is full, sliding, chunked, cross (encoder rows) or state. Rows grow with the tokens
+    kept; ``fixed_bytes`` are per sequence. ``payload_row_bytes`` leaves out alignment.
+    """
+
+    keeps: str
+    count: int
+    row_bytes: Fraction = Fraction(0)
+    payload_row_bytes: Fraction = Fraction(0)
+    window_tokens: int | None = None
+    fixed_bytes: int = 0
+    is_latent: bool = False  # one row is key and value of all heads
+    per_head_option: str | None = None  # the design's option that caches every head instead
+
+
+def layer_kinds(
+    model: ModelSpec, settings: EngineSettings, tp_size: int = 1
+) -> tuple[LayerKind, ...]:
+    """The kinds of a model's layers in order of first appearance; draft layers join full ones.
+
+    Layers are alike whose stored rows are: an engine does not see how much of a row is payload,
+    which is a kind's mean. Index keys of sparse attention are rows of their layer. Layers that
+    reuse a cache keep none.
+
+    Raises
+    ------
+    PlacementError
+        If no engine can deal the heads out over ``tp_size`` GPUs.
+    """
+    storage = storage_format(settings.kv_dtype)
+    payloads: dict[LayerKind, list[tuple[int, Fraction]]] = {}
+    for group in model.layers:
+        for kind in _kinds_of(model, group, storage, settings, tp_size):
+            stored = replace(kind, count=1, payload_row_bytes=Fraction(0))
+            payloads.setdefault(stored, []).append((kind.count, kind.payload_row_bytes))
+    kinds = []
+    for stored, parts in payloads.items():
+        count = sum(n for n, _ in parts)
+        payload = sum((n * held for n, held in parts), Fraction(0)) / count
+        kinds.append(replace(stored, count=count, payload_row_bytes=payload))
+    return tuple(_with_drafts(kinds, settings.draft_layers))
+
+
+def _kinds_of(
+    model: ModelSpec,
+    group: LayerGroup,
+    storage: StorageFormat,
+    settings: EngineSettings,
+    tp_size: int,
+) -> Iterable[LayerKind]:
+    if group.state:
+        draft = settings.draft_tokens
+        state = (
+            tensor.model_copy(
+                update={
+                    "bytes_per_copy": tensor.bytes_per_copy + draft * tensor.bytes_per_draft_token
+                }
+            )
+            for tensor in group.state
+        )
+        fixed = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in state)
+        yield LayerKind(keeps="state", count=group.count, fixed_bytes=fixed)
+    if group.attention is None or group.reuses_cache:
+        return
+    layout = layout_of(group.attention, model.model_dim)
+    row = row_bytes_per_layer(layout, storage, tp_size)
+    payload = sum(
+        (
+            tensor.copies_per_gpu(tp_size)
+            * storage.of_tensor(tensor.stored_as).row_bytes(
+                tensor.width if tensor.payload_width is None else tensor.payload_width
+            )
+            for tensor in layout.cached
+        ),
+        start=Fraction(0),
+    )
+    index = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in group.index)
+    keeps = "cross" if group.cached_over == "encoder" else group.window_kind or "full"
+    yield LayerKind(
+        keeps=keeps,
+        count=group.count,
+        row_bytes=row + index,
+        payload_row_bytes=payload + index,
+        window_tokens=group.window_tokens,
+        is_latent=layout.has_latent_rows,
+        per_head_option=layout.per_head_option,
+    )
+
+
+def _with_drafts(kinds: list[LayerKind], draft_layers: int) -> list[LayerKind]:
+    """Draft layers cache like the model's last full layers (EAGLE, MTP).
+
+    Raises
+    ------
+    PlacementError
+        If there are draft layers and no full layer whose cache they could be like.
+    """
+    full = [i for i, kind in enumerate(kinds) if kind.keeps == "full"]
+    if draft_layers and not full:
+        raise PlacementError(
+            f"{draft_layers} draft layers: no layer here attends to the whole context, so what "
+            "drafts cache is not known"
+        )
+    if draft_layers:
+        last = full[-1]
+        kinds[last] = replace(kinds[last], count=kinds[last].count + draft_layers)
+    return kinds
+
+
+def rows_kept(kind: LayerKind, tokens: int, encoder_tokens: int) -> int:
+    """Rows that one sequence of ``tokens`` needs in a layer of that kind: payload, no pages."""
+    if kind.keeps == "state":
+        return 0
+    if kind.keeps == "cross":
+        return encoder_tokens
+    return min(tokens, kind.window_tokens or tokens)
+
+
+def payload_bytes(kinds: Iterable[LayerKind], tokens: int, encoder_tokens: int = 0) -> Fraction:
+    """Bytes that a sequence of ``tokens`` really uses on one GPU, state included. [bytes]"""
+    return sum(
+        (
+            kind.count
+            * (rows_kept(kind, tokens, encoder_tokens) * kind.payload_row_bytes + kind.fixed_bytes)
+            for kind in kinds
+        ),
+        start=Fraction(0),
+    )
+
+
+def payload_of(
+    kinds: Iterable[LayerKind], tokens: Any, encoder_tokens: int = 0, dcp_size: int = 1
+) -> Any:
+    """``payload_bytes`` of a length or an int64 array of lengths, rounded up. [bytes]
+
+    With decode-context parallelism a GPU holds 1/n of the rows.
+    """
+    listed = list(kinds)
+    scale = math.lcm(*(kind.payload_row_bytes.denominator for kind in listed)) * dcp_size
+    total = 0 * tokens
+    for kind in listed:
+        kept = smaller(tokens, kind.window_tokens or 2**62)
+        rows = encoder_tokens if kind.keeps == "cross" else kept
+        per_row = int(kind.count * kind.payload_row_bytes * scale) // dcp_size
+        fixed = kind.count * kind.fixed_bytes * scale
+        total = total + (fixed if kind.keeps == "state" else rows * per_row + fixed)
+    return ceil_div(total, scale)
+
+
+def rate(kinds: Iterable[LayerKind], *keeps: str) -> Fraction:
+    """Bytes per token on one GPU over layers that keep one of ``keeps`` (all rows when none)."""
+    return sum(
+        (kind.count * kind.row_bytes for kind in kinds if not keeps or kind.keeps in keeps),
+        start=Fraction(0),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Blocks of one engine replica on the GPU with the fewest.
+
+    Bytes are of one GPU. ``kv_tokens`` and ``max_concurrency`` are what the engine prints;
+    ``blocks_of`` gives the blocks that sequences of given lengths hold and ``payload_of`` the bytes
+    of them that are used, for numbers and arrays.
+    """
+
+    engine: EngineName
+    n_blocks: int
+    block_tokens: int
+    block_bytes: int | Fraction
+    n_groups: int
+    kv_tokens: int
+    max_concurrency: Fraction
+    max_sequences: int
+    bytes_per_token_per_gpu: int | Fraction
+    waste_share: Fraction  # of a full-length sequence's blocks: padding, slack, unused tail
+    blocks_of: Callable[[Any], Any] = field(compare=False, repr=False)
+    payload_of: Callable[[Any], Any] = field(compare=False, repr=False)
+    remarks: tuple[str, ...] = ()
+
+
+def equal_blocks(
+    engine: EngineName,
+    *,
+    n_blocks: int,
+    block_tokens: int,
+    bytes_per_token: Fraction,
+    kinds: Sequence[LayerKind],
+    context_tokens: int,
+    encoder_tokens: int = 0,
+    remarks: tuple[str, ...] = (),
+) -> Pool:
+    """A pool whose blocks hold ``block_tokens`` tokens of every layer.
+
+    Tokens are blocks times that. Concurrency is tokens over the full length, without rounding up
+    to blocks, as these engines print it.
+    """
+    block_bytes = block_tokens * bytes_per_token
+
+    def blocks_of(tokens: Any) -> Any:
+        return ceil_div(tokens, block_tokens)
+
+    waste = waste_of(payload_bytes(kinds, context_tokens), blocks_of(context_tokens), block_bytes)
+    return Pool(
+        engine=engine,
+        n_blocks=n_blocks,
+        block_tokens=block_tokens,
+        block_bytes=simplest(block_bytes),
+        n_groups=1,
+        kv_tokens=n_blocks * block_tokens,
+        max_concurrency=Fraction(n_blocks * block_tokens, context_tokens),
+        max_sequences=n_blocks // blocks_of(context_tokens),
+        bytes_per_token_per_gpu=simplest(bytes_per_token),
+        waste_share=max(Fraction(0), waste),
+        blocks_of=blocks_of,
+        payload_of=lambda tokens: payload_of(kinds, tokens, encoder_tokens),
+        remarks=remarks,
+    )
+
+
+def waste_of(payload_bytes: int | Fraction, n_blocks: int, block_bytes: int | Fraction) -> Fraction:
+    """Share of the blocks' bytes that is not payload, 0 to 1."""
+    held = n_blocks * Fraction(block_bytes)
+    return 1 - Fraction(payload_bytes) / held if held else Fraction(0)

@@ -1,0 +1,251 @@
+"""Crossovers against a brute-force scan of the step model, and step-time properties."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lrkv_plan.errors import UsageError
+from lrkv_plan.latency import crossover
+from lrkv_plan.latency.crossover import (
+    context_breakpoints,
+    context_crossover,
+    describe,
+    scan,
+    scanned_crossover,
+    sign_changes,
+)
+from lrkv_plan.latency.kernel import KernelModel
+from lrkv_plan.latency.step import StepModel, step_time
+from lrkv_plan.latency.work import AttentionWork, LinearWork, StepWork
+
+N_CASES = 1_000
+
+
+def layer(**changes: object) -> AttentionWork:
+    told = {
+        "path": "grouped", "kernel": "grouped", "layers": 10, "n_heads": 8,
+        "row_read_bytes": 1000.0, "token_write_bytes": 1000.0, "row_flops": 2000.0, **changes,
+    }  # fmt: skip
+    return AttentionWork(**told)  # type: ignore[arg-type]
+
+
+def model(
+    *layers: AttentionWork,
+    t0_s: float = 5e-6,
+    bytes_per_s: float = 3e12,
+    flops_per_s: float = 5e14,
+    dense_bytes: float = 1e10,
+    expert_bytes: float = 0.0,
+) -> StepModel:
+    kernel = KernelModel(
+        t0_s=t0_s, bytes_per_s=bytes_per_s, flops_per_s=flops_per_s, band90=(0.9, 1.2),
+        basis="measured", kernel="grouped", kv_dtype="bf16",
+    )  # fmt: skip
+    linear = LinearWork(
+        dense_bytes=dense_bytes, expert_bytes=expert_bytes, expert_share=0.1, token_flops=1e10,
+        embedding_row_bytes=8192.0,
+    )  # fmt: skip
+    work = StepWork(
+        attention=layers, linear=linear, n_all_reduces=0, all_reduce_token_bytes=0.0, n_layers=10,
+        tp_size=1, remarks=(),
+    )  # fmt: skip
+    return StepModel(
+        work=work, kernels=(kernel,) * len(layers), mem_bandwidth_bytes_per_s=bytes_per_s,
+        peak_flops_per_s=flops_per_s,
+    )  # fmt: skip
+
+
+def random_model(chance: random.Random) -> StepModel:
+    layers = tuple(
+        layer(
+            layers=chance.randint(1, 40),
+            row_read_bytes=chance.uniform(10, 5000),
+            token_write_bytes=chance.choice([0.0, chance.uniform(0, 2e6)]),
+            fixed_bytes=chance.choice([0.0, chance.uniform(0, 5e6)]),
+            row_flops=chance.uniform(10, 2e6),
+            expand_row_flops=chance.choice([0.0, chance.uniform(0, 1e6)]),
+            window_tokens=chance.choice([None, None, chance.randint(1, 4000)]),
+        )
+        for _ in range(chance.randint(1, 3))
+    )
+    return model(*layers, t0_s=chance.uniform(0, 3e-5), dense_bytes=chance.uniform(1e9, 1.001e9))
+
+
+def test_crossovers_agree_with_a_scan_of_every_context() -> None:
+    chance = random.Random(20_261_130)
+    n_with_crossing = 0
+    for _ in range(N_CASES):
+        pair = random_model(chance), random_model(chance)
+        batch, query = chance.choice([1, 8, 200]), chance.choice([1, 4])
+        high = chance.randint(100, 6000)
+
+        def times(place, pair=pair, batch=batch, query=query):  # type: ignore[no-untyped-def]
+            one, other = (step_time(m, place, batch, query) for m in pair)
+            return one.step_s, other.step_s
+
+        found = sign_changes(times, 1, high, context_breakpoints(pair, query))
+        assert found == scan(times, np.arange(1, high + 1)), (pair, batch, query, high)
+        n_with_crossing += bool(found[1])
+    assert n_with_crossing > N_CASES // 10, "the cases must cover crossings"
+
+
+def test_a_crossing_by_hand() -> None:
+    # First: 10 layers, 1,000 B a row, no fixed cost. Second: 500 B a row and 1 ms more of weights.
+    first = model(layer(token_write_bytes=0.0, row_flops=1.0), dense_bytes=0.0)
+    extra_s = 1e-3 * 0.85 * 3e12  # bytes that take 1 ms at 85 % of 3 TB/s
+    second = model(
+        layer(row_read_bytes=500.0, token_write_bytes=0.0, row_flops=1.0), dense_bytes=extra_s
+    )
+    # The second gains 10 * 500 B * T / 3e12 = 1.667e-9 s a token; the linear pass of the first is
+    # max(8,192 B, 1e10 FLOPs / 0.7 / 5e14 = 28.6 us), of the second 1 ms: 971.4 us / 1.667 ns.
+    found = context_crossover((first, second), high=10**7)
+    assert found.faster_first == 0
+    (crossing,) = found.crossings
+    expected = (1e-3 - 1e10 / (0.7 * 5e14)) / (10 * 500 / 3e12)
+    assert crossing.at == pytest.approx(expected, rel=1e-4)
+    assert (crossing.faster_before, crossing.faster_after) == (0, 1)
+    assert crossing.earliest is not None
+    assert crossing.earliest < crossing.at
+    assert crossing.latest is None or crossing.latest > crossing.at
+    assert "second from" in describe(found, ["first", "second"], "tokens")
+
+
+def test_never_and_always_are_answers() -> None:
+    same = model(layer())
+    never = context_crossover((same, same), high=1000)
+    assert (never.faster_first, never.crossings) == (None, ())
+    assert describe(never, ["a", "b"], "tokens").startswith("never")
+    better = model(layer(row_read_bytes=500.0))
+    always = context_crossover((same, better), high=1000)
+    assert (always.faster_first, always.crossings) == (1, ())
+    assert describe(always, ["a", "b"], "tokens") == "always b, from 1 to 1,000 tokens"
+    with pytest.raises(UsageError, match="empty"):
+        context_crossover((same, better), low=10, high=9)
+
+
+def test_any_variable_can_be_scanned() -> None:
+    # Along the batch: the second has half the rows' bytes but 20 us more per layer.
+    first = model(layer(token_write_bytes=0.0))
+    second = model(layer(row_read_bytes=500.0, token_write_bytes=0.0), t0_s=25e-6)
+    found = scanned_crossover(
+        lambda batch: (step_time(first, 8192, batch), step_time(second, 8192, batch)),
+        np.arange(1, 513),
+    )
+    # 500 B * 8,192 B / 3e12 > 20 us from B = 14.65 on
+    assert [(c.at, c.faster_after) for c in found.crossings] == [(15, 1)]
+
+
+@given(
+    st.lists(st.sampled_from([-1, 0, 0, 1, 1]), min_size=1, max_size=40), st.integers(1, 9)
+)  # fmt: skip
+def test_a_scan_in_chunks_is_the_scan_of_all(signs: list[int], chunk: int) -> None:
+    first = np.array([10.0 + sign for sign in signs])
+    values = np.arange(5, 5 + len(signs))
+
+    def times(at: np.ndarray) -> tuple[np.ndarray, float]:
+        return first[at - 5], 10.0
+
+    whole = scan(times, values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crossover, "SCAN_CHUNK", chunk)
+        assert scan(times, values) == whole
+    leaders = [None if s == 0 else int(s > 0) for s in signs]
+    expected, current = [], leaders[0]
+    for at, leader in zip(range(6, 5 + len(signs)), leaders[1:], strict=True):
+        if leader is not None and leader != current:
+            expected += [] if current is None else [(at, leader)]
+            current = leader
+    assert whole == (leaders[0], expected)
+
+
+def test_a_scan_holds_a_chunk_of_times_and_no_more() -> None:
+    asked: list[int] = []
+
+    def times(at: np.ndarray) -> tuple[np.ndarray, float]:
+        asked.append(at.size)
+        return 1.0 * at, 3e5
+
+    assert scan(times, np.arange(1, 2**20 + 1)) == (0, [(300_001, 1)])
+    assert max(asked) == crossover.SCAN_CHUNK
+    assert sum(asked) == 2**20
+
+
+RATES = st.floats(1e11, 1e13)
+
+
+@given(
+    st.floats(1, 1e5), st.floats(1, 1e6), st.integers(1, 10**6), st.integers(1, 512), RATES,
+    st.floats(1e13, 1e15), st.floats(1.0, 4.0),
+)  # fmt: skip
+def test_more_bandwidth_fewer_bytes_or_more_compute_never_slow_a_step(
+    row: float, flops: float, context: int, batch: int, bandwidth: float, peak: float, factor: float
+) -> None:
+    base = model(
+        layer(row_read_bytes=row, row_flops=flops), bytes_per_s=bandwidth, flops_per_s=peak
+    )
+    slow = step_time(base, context, batch)
+    better = [
+        model(layer(row_read_bytes=row, row_flops=flops), bytes_per_s=bandwidth * factor, flops_per_s=peak),
+        model(layer(row_read_bytes=row, row_flops=flops), bytes_per_s=bandwidth, flops_per_s=peak * factor),
+        model(layer(row_read_bytes=row / factor, row_flops=flops), bytes_per_s=bandwidth, flops_per_s=peak),
+        model(layer(row_read_bytes=row, row_flops=flops / factor), bytes_per_s=bandwidth, flops_per_s=peak),
+    ]  # fmt: skip
+    for one in better:
+        fast = step_time(one, context, batch)
+        assert fast.step_s <= slow.step_s * (1 + 1e-12)
+        assert fast.overlap_s <= slow.overlap_s * (1 + 1e-12)
+    assert slow.overlap_s <= slow.step_s
+    assert slow.low_s <= slow.step_s <= slow.high_s
+    resources = (
+        slow.attention_memory_s + slow.linear_memory_s,
+        slow.attention_compute_s + slow.linear_compute_s,
+    )
+    parts = slow.step_s - slow.overhead_s - 10 * base.kernels[0].t0_s - slow.all_reduce_s
+    assert parts <= sum(resources) * (1 + 1e-9)
+    assert parts <= 2 * slow.overlap_s * (1 + 1e-9)
+
+
+def test_at_the_ridge_both_bounds_agree() -> None:
+    # 1,000 B against 3e12 B/s and F FLOPs against 5e14: F = 1,000 * 5e14 / 3e12.
+    ridge = model(layer(row_flops=1000 * 5e14 / 3e12, token_write_bytes=0.0))
+    step = step_time(ridge, 8192, 4)
+    assert step.attention_memory_s == pytest.approx(step.attention_compute_s, rel=1e-12)
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=8), st.integers(1, 300))
+def test_scalars_and_arrays_agree(contexts: list[int], batch: int) -> None:
+    hybrid = model(layer(), layer(window_tokens=1024, layers=30), expert_bytes=1e10)
+    together = step_time(hybrid, np.array(contexts), batch)
+    for index, context in enumerate(contexts):
+        alone = step_time(hybrid, context, batch)
+        assert together.step_s[index] == pytest.approx(alone.step_s, rel=1e-12)  # type: ignore[index]
+        assert together.high_s[index] == pytest.approx(alone.high_s, rel=1e-12)  # type: ignore[index]
+
+
+def test_a_step_that_no_context_changes_keeps_the_shape_of_an_array() -> None:
+    # Cross-attention scans the encoder's rows and a model without attention nothing, whatever T.
+    for one in (model(layer(fixed_rows=150)), model()):
+        together = step_time(one, np.array([1, 8192]), 2)
+        alone = step_time(one, 8192, 2)
+        assert together.step_s.tolist() == [alone.step_s, alone.step_s]  # type: ignore[union-attr]
+        assert together.attention_s.shape == (2,)  # type: ignore[union-attr]
+
+
+def test_experts_are_read_as_far_as_they_are_touched() -> None:
+    work = model(layer(), dense_bytes=0.0, expert_bytes=1e10).work.linear
+    embedding = 8192.0
+    assert work.n_bytes(1) == pytest.approx(1e9 + embedding)  # k/E = 0.1
+    assert work.n_bytes(2) == pytest.approx(1e10 * (1 - 0.81) + 2 * embedding)
+    assert work.n_bytes(1000) == pytest.approx(1e10 + 1000 * embedding, rel=1e-6)
+
+
+def test_a_band_contains_its_prediction() -> None:
+    step = step_time(replace(model(layer())), 8192, 8)
+    assert step.attention_low_s == pytest.approx(0.9 * step.attention_s)  # type: ignore[operator]
+    assert step.attention_high_s == pytest.approx(1.2 * step.attention_s)  # type: ignore[operator]

@@ -1,0 +1,220 @@
+"""The plan, admission by time, and comparisons along every variable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lrkv_plan import load_hardware, load_model, swap_attention
+from lrkv_plan.errors import PlacementError, RequirementError, UsageError
+from lrkv_plan.latency.crossover import compare
+from lrkv_plan.latency.step import step_model, step_time
+from lrkv_plan.loader import load_all_hardware
+from lrkv_plan.serving.deployment import Deployment
+from lrkv_plan.serving.engine import engine_named
+from lrkv_plan.serving.load import LatencyTarget, Speculation, admission
+from lrkv_plan.serving.plan import make_plan
+from lrkv_plan.specs.deployment import EngineSettings, Parallelism
+
+H200 = load_hardware("h200")
+LLAMA8, LLAMA70 = load_model("llama-3.1-8b"), load_model("llama-3.1-70b")
+RELATIVES = tuple(load_all_hardware())
+
+
+def deployment(gpu: str = "h100-sxm", context: int = 8192, **changes: Any) -> Deployment:
+    return Deployment(
+        engine=engine_named("vllm"),
+        settings=EngineSettings(context_tokens=context),
+        hardware=load_hardware(gpu),
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "silicon_ms", "roofline_ms"),
+    [(1, 12.59, 7.40), (32, 18.23, 12.29), (128, 35.33, 27.43)],
+)
+def test_whole_step_beside_a_peers_measured_tables(
+    batch: int, silicon_ms: float, roofline_ms: float
+) -> None:
+    """Llama-3.1-70B, TP 4, H200, 8,192 tokens; aiconfigurator 0.12.0 from measured tables."""
+    step = step_time(step_model(LLAMA70, H200, tp_size=4, relatives=RELATIVES), 8192, batch)
+    assert step.step_s == pytest.approx(silicon_ms / 1e3, rel=0.05)
+    assert step.low_s <= silicon_ms / 1e3 <= step.high_s
+    # Their pure roofline has no efficiencies, fixed times or all-reduce.
+    assert step.step_s > roofline_ms / 1e3
+    assert step.overlap_s <= step.step_s
+
+
+def test_admission_is_the_smaller_of_fit_and_time() -> None:
+    step = step_model(LLAMA8, H200)
+    free = admission(step, context_tokens=8192, max_sequences=100, n_gpus=1, gpu_hour_usd=3.6)
+    assert free is not None
+    assert (free.sequences, free.binds) == (100, "memory")
+    assert free.tokens_per_s == pytest.approx(100 / free.tpot_s)
+    # 3.6 USD an hour are 1e-3 USD a second
+    assert free.usd_per_million_tokens == pytest.approx(1e-3 * 1e6 / free.tokens_per_s)
+    target = float(step_time(step, 8192, 40).step_s)
+    tight = admission(step, context_tokens=8192, max_sequences=100, n_gpus=1, tpot_s=target)
+    assert tight is not None
+    assert (tight.sequences, tight.binds) == (40, "time")
+    assert admission(step, context_tokens=8192, max_sequences=9, n_gpus=1, tpot_s=1e-4) is None
+    assert admission(step, context_tokens=8192, max_sequences=0, n_gpus=1) is None
+
+
+def test_speculation_divides_the_step_by_what_is_accepted() -> None:
+    step = step_model(LLAMA8, H200)
+    spec = Speculation(query_tokens=4, accepted_tokens=2.5)
+    found = admission(step, context_tokens=8192, max_sequences=8, n_gpus=1, speculation=spec)
+    assert found is not None
+    assert found.tpot_s == pytest.approx(float(step_time(step, 8192, 8, 4).step_s) / 2.5)
+    with pytest.raises(UsageError, match="accepted"):
+        Speculation(query_tokens=2, accepted_tokens=3)
+
+
+def test_a_plan_has_every_family_and_says_what_it_rests_on() -> None:
+    plan = make_plan(LLAMA8, deployment(), target=LatencyTarget(relatives=RELATIVES))
+    assert plan.rows[0].role == "own design"
+    designs = ["gqa:8", "mha", "mqa", "mla:512+64", "lrkv:16", "lrkv:16,position=rope_expand"]
+    assert [row.attention for row in plan.rows] == designs
+    assert plan.budget == "gqa:8"
+    assert plan.rows[0].against_own is None
+    assert all(row.against_own is not None for row in plan.rows[1:])
+    text = " ".join(plan.rests_on)
+    assert "no public measurement of an LRKV kernel" in text
+    assert "assumed: weights' pass" in text
+    for row in plan.rows:  # each at its own full load
+        assert row.load is not None
+        assert row.load.step.low_s <= row.load.step.step_s <= row.load.step.high_s
+        assert row.load.sequences == row.capacity.max_sequences
+
+
+def test_with_a_stated_batch_a_row_that_does_not_hold_it_has_no_time() -> None:
+    plan = make_plan(LLAMA8, deployment(), batch_size=32)
+    held = {row.attention: row.capacity.max_sequences for row in plan.rows}
+    assert held["mha"] == 13
+    for row in plan.rows:
+        if held[row.attention] < 32:
+            assert row.load is None
+        else:
+            assert row.load is not None
+            assert (row.load.batch_size, row.load.binds) == (32, "stated")
+    tight = make_plan(LLAMA8, deployment(), batch_size=32, target=LatencyTarget(tpot_s=5e-3))
+    assert tight.rows[0].load is not None
+    assert not tight.rows[0].load.meets_target
+
+
+def test_replicas_share_nothing() -> None:
+    """8 GPUs at TP 1: eight times the users and tokens of one, at the same time and cost."""
+    target = LatencyTarget()
+    one = make_plan(LLAMA8, deployment(gpu_hour_usd=2.5), target=target)
+    eight = make_plan(
+        LLAMA8, deployment(n_gpus=8, gpu_hour_usd=2.5), target=target, is_layout_stated=True
+    )
+    first, all_eight = one.rows[0].load, eight.rows[0].load
+    assert first is not None
+    assert all_eight is not None
+    assert (all_eight.sequences, all_eight.batch_size) == (8 * first.sequences, first.batch_size)
+    assert all_eight.tokens_per_s == pytest.approx(8 * first.tokens_per_s)
+    assert all_eight.usd_per_million_tokens == pytest.approx(first.usd_per_million_tokens)
+
+
+def test_times_refuse_layouts_that_they_do_not_know() -> None:
+    for kind in ("pp_size", "dp_size"):
+        with pytest.raises(UsageError, match=f"--{kind.replace('_', '-')} 2: step times know"):
+            make_plan(LLAMA8, deployment(parallel=Parallelism(**{kind: 2})))
+
+
+def test_a_plan_takes_the_smallest_group_that_holds_a_sequence() -> None:
+    assert make_plan(LLAMA70, deployment("h200")).parallel.tp_size == 2
+    with pytest.raises(RequirementError, match="up to TP 64"):
+        make_plan(LLAMA70, deployment("l4", context=131_072 * 64))
+    with pytest.raises(UsageError, match="--gpu"):
+        make_plan(LLAMA8, replace(deployment(), hardware=None))
+
+
+def test_of_given_gpus_the_layout_that_serves_most_is_chosen() -> None:
+    """Weights once at TP 8 leave more room than twice at TP 4: 40 users against 26."""
+    plan = make_plan(LLAMA70, deployment("h100-sxm", context=32_768, n_gpus=8))
+    assert (plan.parallel.tp_size, plan.n_replicas) == (8, 1)
+    assert plan.rows[0].capacity.total_sequences == 40
+    assert plan.layout == "serves most sequences"
+    narrow = deployment("h100-sxm", context=32_768, n_gpus=8, parallel=Parallelism(tp_size=4))
+    stated = make_plan(LLAMA70, narrow, is_layout_stated=True)
+    assert (stated.parallel.tp_size, stated.n_replicas, stated.layout) == (4, 2, None)
+    assert stated.rows[0].capacity.total_sequences == 26
+
+
+def test_gpus_that_are_no_whole_replica_are_said() -> None:
+    plan = make_plan(LLAMA70, deployment("h200", n_gpus=7))
+    assert plan.layout == f"serves most sequences; {7 - plan.n_gpus} of 7 GPUs idle"
+    with pytest.raises(RequirementError, match="up to 1 GPUs"):
+        make_plan(LLAMA70, deployment("h200", n_gpus=1))
+
+
+def test_a_stated_size_is_honoured_or_refused() -> None:
+    with pytest.raises(RequirementError, match="fits at TP 1"):
+        make_plan(load_model("llama-3.1-405b"), deployment("h200"), is_layout_stated=True)
+    four_of_two = deployment("h200", n_gpus=2, parallel=Parallelism(tp_size=4))
+    with pytest.raises(PlacementError, match="use a multiple"):
+        make_plan(LLAMA70, four_of_two, is_layout_stated=True)
+
+
+def test_where_no_multiple_fits_rank_0_is_planned_once_and_the_largest_named() -> None:
+    # TP 2: gqa:8 leaves 4 * 2 * 128 = 1024 scalars a layer and GPU; 2 (128 + 32 r) <= 1024: 12.
+    plan = make_plan(LLAMA70, deployment("h200"))
+    assert [row.attention for row in plan.rows][-2:] == ["mla:512+64", "lrkv:0"]
+    assert (plan.ceiling.largest.value, plan.ceiling.aligned.value) == (12, 0)
+
+
+def test_an_mha_model_is_planned_at_half_its_cache() -> None:
+    plan = make_plan(load_model("llama-2-7b"), deployment(context=4096))
+    assert plan.budget == "50%"
+    # 128 (1/2 - 1/32) = 60, aligned to 48; GQA with half the heads
+    assert [row.attention for row in plan.rows][-2:] == ["lrkv:48", "lrkv:48,position=rope_expand"]
+    assert "gqa:16" in [row.attention for row in plan.rows]
+
+
+POINT = {"context_tokens": 8192, "batch_size": 1, "query_tokens": 1, "tp_size": 1}
+
+
+@pytest.mark.parametrize(
+    "over", ["context_tokens", "batch_size", "query_tokens", "tp_size", "rank"]
+)
+def test_sides_show_the_change(over: str) -> None:
+    texts = ("gqa:8", "lrkv:24" if over == "rank" else "mla:512+64")
+    found = compare(LLAMA8, texts, H200, over=over, point=POINT, relatives=RELATIVES)
+    by_place: dict[int, dict[str, float]] = {}
+    for side in found.sides:
+        family = side["design"].split(":")[0]
+        by_place.setdefault(side["place"], {})[family] = side["step_s"]
+    if over == "rank":
+        assert found.sides[1]["design"] == "lrkv:0"  # the design timed, not the one asked with
+    for crossing in found.crossover.crossings:
+        families = [text.split(":")[0] for text in texts]
+        before, after = families[crossing.faster_before], families[crossing.faster_after]
+        assert by_place[crossing.at][after] < by_place[crossing.at][before]
+        if crossing.at - 1 in by_place:
+            assert by_place[crossing.at - 1][before] <= by_place[crossing.at - 1][after]
+
+
+def test_along_the_rank_the_change_is_the_first_rank_that_is_slower() -> None:
+    found = compare(
+        LLAMA8, ("gqa:8", "lrkv:0"), H200, over="rank", point={**POINT, "batch_size": 32}
+    )
+    (crossing,) = found.crossover.crossings
+
+    def step(text: str) -> float:
+        model = step_model(swap_attention(LLAMA8, text), H200)
+        return float(step_time(model, 8192, 32).step_s)
+
+    assert step(f"lrkv:{crossing.at - 1}") <= step("gqa:8") < step(f"lrkv:{crossing.at}")
+
+
+def test_bad_comparisons_are_refused() -> None:
+    with pytest.raises(UsageError, match="did you mean 'batch_size'"):
+        compare(LLAMA8, ("mha", "mqa"), H200, over="batchsize", point=POINT)
+    with pytest.raises(UsageError, match="lrkv:RANK"):
+        compare(LLAMA8, ("mha", "mqa"), H200, over="rank", point=POINT)
