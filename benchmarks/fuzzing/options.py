@@ -123,7 +123,7 @@ def _options(name: str) -> list[tuple[str, bool]]:
     """The options of a command, each with whether it takes a value."""
     command: Any = typer.main.get_command(app)
     for word in name.split():
-        command = command.commands[word]
+        command = command.get_command(None, word)
     return list(_flags(command))
 
 

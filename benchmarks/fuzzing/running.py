@@ -96,7 +96,7 @@ def _measuring() -> dict[str, Any]:
     def refused(*_: Any, **__: Any) -> Any:
         raise CalibrationError("nothing is measured here")
 
-    session = "lrkv_plan.calibration.run"
+    session = "lrkv_plan.calibration.session"
     return {
         f"{session}.Measuring.run": lambda *_: 0,
         f"{session}.measured_peaks": lambda *_: MADE_UP_PEAKS,
