@@ -10,9 +10,18 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+_QUESTIONS = {
+    "cache": "sizes", "rank": "sizes", "params": "sizes", "shard": "sizes",
+    "capacity": "serving", "plan": "serving",
+    "step_time": "times", "crossover": "times", "roofline": "times",
+    "audit": "checks", "inspect": "checks",
+}  # fmt: skip
 _HOMES = {
     "load_model": "lrkv_plan.loader",
+    "load_gpu": "lrkv_plan.loader",
     "load_hardware": "lrkv_plan.loader",
+    **{name: f"lrkv_plan.questions.{file}" for name, file in _QUESTIONS.items()},
+    "Result": "lrkv_plan.questions.result",
     "swap_attention": "lrkv_plan.specs.design",
     "parse_attention": "lrkv_plan.attention.registry",
     "register_family": "lrkv_plan.attention.registry",
@@ -36,3 +45,7 @@ def __getattr__(name: str) -> Any:
     # Registering the families first lets every spec name every family.
     importlib.import_module("lrkv_plan.attention.registry")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -7,7 +7,8 @@ Anything else that escapes is a bug and keeps its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 _MAX_WORD = 200  # a path of an ordinary machine is shorter
 _MAX_PRINTED_BITS = 1_000  # str() of a whole number takes a time that grows with its square
@@ -26,6 +27,25 @@ class UsageError(PlanError):
     """A flag or argument that cannot be understood."""
 
     exit_code = 2
+
+
+class ArgumentError(UsageError):
+    """Arguments that cannot be understood or honoured, by their names in Python.
+
+    ``problem`` follows the names: `` '8,192': takes one value`` or ``: is not used``. It may name
+    others as ``--flags``; Python's message says ``keywords``, the command line's ``--flags``.
+    """
+
+    def __init__(self, names: str | Sequence[str], problem: str) -> None:
+        self.names = (names,) if isinstance(names, str) else tuple(names)
+        self.problem = problem
+        told = re.sub(r"--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), problem)
+        super().__init__(", ".join(self.names) + told)
+
+    def of_options(self) -> str:
+        """The message with ``--context-tokens`` for ``context_tokens``."""
+        flags = (f"--{name.replace('_', '-')}" for name in self.names)
+        return one_line(", ".join(flags) + self.problem)
 
 
 class SpecError(PlanError):

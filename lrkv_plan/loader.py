@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from lrkv_plan.documents import read_json, read_yaml
 from lrkv_plan.errors import SpecError, did_you_mean, shown
@@ -26,14 +28,30 @@ MAX_FOLDER_BYTES = 2 * 2**20  # of YAML; two seconds' work at worst
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def load_model(argument: str | Path, *, spec_dir: Path | None = None) -> ModelSpec:
-    """The model that ``argument`` names.
+def load_model(
+    argument: str | Path | Mapping[str, Any] | ModelSpec, *, spec_dir: str | Path | None = None
+) -> ModelSpec:
+    """Load the model that ``argument`` names, spells out, or is.
+
+    Parameters
+    ----------
+    argument : a shipped name; a YAML file, a Hugging Face config.json or a folder that holds one; a
+        mapping of the keys of either kind of file; or a model, which is returned as it is.
+    spec_dir : a folder of YAML files searched before the shipped ones.
 
     Raises
     ------
     SpecError
         If nothing of that name exists, or the file is invalid; the message names file and key.
     """
+    if isinstance(argument, ModelSpec):
+        return argument
+    if isinstance(argument, Mapping):
+        if "model_type" not in argument:
+            return validate(ModelSpec, dict(argument), Path("model"))
+        from lrkv_plan.huggingface import import_config
+
+        return import_config(dict(argument), Path(str(argument.get("_name_or_path") or "config")))
     path = _as_path(argument) or _named(str(argument), MODEL_FOLDER, spec_dir)
     if path is None:
         raise _unknown("model", str(argument), MODEL_FOLDER, spec_dir)
@@ -48,24 +66,41 @@ def load_model(argument: str | Path, *, spec_dir: Path | None = None) -> ModelSp
     return validate(ModelSpec, read_yaml(path), path)
 
 
-def load_hardware(argument: str | Path, *, spec_dir: Path | None = None) -> HardwareProfile:
-    """The hardware profile that ``argument`` names, by file, name or alias.
+def load_gpu(
+    argument: str | Path | Mapping[str, Any] | HardwareProfile,
+    *,
+    spec_dir: str | Path | None = None,
+) -> HardwareProfile:
+    """Load the hardware profile that ``argument`` names, spells out, or is.
+
+    Parameters
+    ----------
+    argument : a shipped name or alias, a YAML file, a mapping of a file's keys, or a profile, which
+        is returned as it is.
+    spec_dir : a folder of YAML files searched before the shipped ones.
 
     Raises
     ------
     SpecError
         If nothing of that name exists, or the file is invalid.
     """
+    if isinstance(argument, HardwareProfile):
+        return argument
+    if isinstance(argument, Mapping):
+        return validate(HardwareProfile, dict(argument), Path("gpu"))
     return find_hardware(argument, spec_dir=spec_dir)[0]
 
 
-def load_all_hardware(spec_dir: Path | None = None) -> list[HardwareProfile]:
+load_hardware = load_gpu
+
+
+def load_all_hardware(spec_dir: str | Path | None = None) -> list[HardwareProfile]:
     """Every shipped profile, those in ``spec_dir`` first. Raises ``SpecError`` for a bad file."""
-    return [load_hardware(path) for path in shipped_files(HARDWARE_FOLDER, spec_dir)]
+    return [load_gpu(path) for path in shipped_files(HARDWARE_FOLDER, spec_dir)]
 
 
 def find_hardware(
-    argument: str | Path, *, spec_dir: Path | None = None
+    argument: str | Path, *, spec_dir: str | Path | None = None
 ) -> tuple[HardwareProfile, Path]:
     """``load_hardware`` and the file that it was read from."""
     path = _as_path(argument) or _named(str(argument), HARDWARE_FOLDER, spec_dir)
@@ -79,7 +114,7 @@ def find_hardware(
     raise _unknown("hardware", str(argument), HARDWARE_FOLDER, spec_dir)
 
 
-def shipped_files(folder: str, spec_dir: Path | None = None) -> list[Path]:
+def shipped_files(folder: str, spec_dir: str | Path | None = None) -> list[Path]:
     """All YAML files of a shipped folder, by name; those in ``spec_dir`` come first.
 
     Raises
@@ -107,10 +142,11 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _directories(folder: str, spec_dir: Path | None) -> list[Path]:
+def _directories(folder: str, spec_dir: str | Path | None) -> list[Path]:
     if spec_dir is not None and not os.path.isdir(spec_dir):
         raise SpecError(f"--spec-dir {spec_dir}: no such folder")
-    places = (spec_dir, _PACKAGE / folder, _PACKAGE.parent / folder)
+    own = None if spec_dir is None else Path(spec_dir)
+    places = (own, _PACKAGE / folder, _PACKAGE.parent / folder)
     return [place for place in places if place is not None and place.is_dir()]
 
 
@@ -138,7 +174,7 @@ def _as_path(argument: str | Path) -> Path | None:
     return path if is_written_as_path or stat.S_ISREG(mode) else None
 
 
-def _named(name: str, folder: str, spec_dir: Path | None) -> Path | None:
+def _named(name: str, folder: str, spec_dir: str | Path | None) -> Path | None:
     for directory in _directories(folder, spec_dir):
         path = directory / f"{name.lower()}.yaml"
         if os.path.lexists(path):
@@ -146,7 +182,7 @@ def _named(name: str, folder: str, spec_dir: Path | None) -> Path | None:
     return None
 
 
-def _unknown(kind: str, name: str, folder: str, spec_dir: Path | None) -> SpecError:
+def _unknown(kind: str, name: str, folder: str, spec_dir: str | Path | None) -> SpecError:
     known = [path.stem for path in shipped_files(folder, spec_dir)]
     command = {"model": "models"}.get(kind, kind)
     return SpecError(

@@ -23,6 +23,7 @@ COMMANDS = {
     "shard": "Cache per GPU, aggregate and repeated share, per placement policy.",
     "capacity": "Tokens and sequences that fit, per design, size and context.",
     "crossover": "The exact place where one design becomes faster than another, and its band.",
+    "step-time": "One decode step per design: time, band, and what it is made of.",
     "roofline": "Arithmetic intensity, ridge and bound, per design, decode path and kind of unit.",
     "validate": "Measure a few fresh calls of the model's own shapes and compare them with the "
     "profile.",
@@ -68,7 +69,7 @@ class CommandGroup(PlanGroup):
 
 
 def _command(name: str) -> Any:
-    module = importlib.import_module(f"lrkv_plan.cli.{name}")
+    module = importlib.import_module(f"lrkv_plan.cli.{name.replace('-', '_')}")
     group = getattr(module, "app", None)
     if group is None:
         group = StrictTyper(**_SETTINGS)

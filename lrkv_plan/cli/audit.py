@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from lrkv_plan.cli.given import refuse
-from lrkv_plan.cli.options import writes_table
-from lrkv_plan.errors import UsageError, did_you_mean, shown
+from lrkv_plan.cli.options import ask, writes_table
+from lrkv_plan.errors import UsageError
 from lrkv_plan.report.tables import Table
 
 
@@ -40,23 +39,11 @@ def audit(
 
     Example: lrkv-plan audit mla
     """
-    from lrkv_plan.auditing.claim import claim_files, read_claims
-    from lrkv_plan.auditing.evaluate import Verdict, audit_file
-    from lrkv_plan.report.views.audit import audit_table, file_input, schema_document
+    if not schema:
+        return ask("audit", claims)
+    from lrkv_plan.auditing.claim import claim_schema
+    from lrkv_plan.report.views.audit import schema_document
 
-    if schema:
-        refuse(["verdict"], "--schema prints the schema alone; leave it out")
-        if claims is not None:
-            raise UsageError("--schema prints the schema alone and takes no file")
-        from lrkv_plan.auditing.claim import claim_schema
-
-        return schema_document(claim_schema())
-    known = [one.value for one in Verdict]
-    for name in verdict or ():
-        if name not in known:
-            raise UsageError(
-                f"--verdict {shown(name)}{did_you_mean(name, known)}; allowed: {', '.join(known)}"
-            )
-    files = claim_files(claims)
-    rows = [row for path in files for row in audit_file(path)]
-    return audit_table(rows, [file_input(path, read_claims(path)) for path in files], verdict or ())
+    if verdict or claims is not None:
+        raise UsageError("--schema prints the schema alone and takes neither a file nor --verdict")
+    return schema_document(claim_schema())

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from lrkv_plan.cli.plain_text import BrokenOutput, abandon, settle_streams
-from lrkv_plan.errors import PlanError, UsageError, one_line, shown
+from lrkv_plan.errors import ArgumentError, PlanError, UsageError, one_line, shown
 
 _FULL = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EAGAIN)
 INTERRUPTED = 130  # 128 and the number of SIGINT, as shells say it
@@ -96,6 +96,8 @@ def _told(error: BaseException) -> tuple[str, int] | None:
 
 
 def _reason(error: BaseException) -> tuple[str, int] | None:
+    if isinstance(error, ArgumentError):
+        return error.of_options(), error.exit_code
     if isinstance(error, PlanError):
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan import words
 from lrkv_plan.cli.options import SpecDirOption, writes_table
 from lrkv_plan.cli.result_folder import is_folder, result_folder
 from lrkv_plan.report.tables import Table
@@ -69,11 +70,10 @@ def fit(
     Example: lrkv-plan calibrate fit here --max-error 10%
     """
     from lrkv_plan.calibration.fit_run import holds_decode_samples, require_scipy
-    from lrkv_plan.cli.options import parse_share
     from lrkv_plan.cli.progress import progress_line
 
     require_scipy()
-    limit = float(parse_share(max_error, "--max-error") or 0)
+    limit = float(words.share("max_error", max_error))
     is_run = is_folder(samples)
     folder = output or (samples if is_run else samples.parent)
     with progress_line(quiet) as told:

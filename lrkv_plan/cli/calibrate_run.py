@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lrkv_plan import units
-from lrkv_plan.cli.options import one_count, parse_share, writes_table
+from lrkv_plan import units, words
+from lrkv_plan.cli.options import writes_table
 from lrkv_plan.cli.progress import progress_line
 from lrkv_plan.cli.result_folder import result_folder
 from lrkv_plan.errors import CalibrationError, UsageError, shown
@@ -102,7 +102,7 @@ def run(
     Example: lrkv-plan calibrate run --device cpu --budget 60s --output here
     """
     begun, seconds = time.monotonic(), units.parse_seconds(budget)
-    limit = float(parse_share(max_error, "--max-error") or 0)
+    limit = float(words.share("max_error", max_error))
     from lrkv_plan.calibration.fit_run import require_scipy
     from lrkv_plan.calibration.torch_gate import require_torch
 
@@ -131,14 +131,14 @@ def thread_count(text: str | None) -> int | None:
     from lrkv_plan.calibration.machine import n_cores
 
     try:
-        return one_count(text, "--threads")
+        return words.count("threads", text)
     except UsageError as error:
         raise UsageError(f"{error}; this process may use {n_cores()} cores") from None
 
 
 def _seed(text: str) -> int:
     """A seed as a run's record can hold it."""
-    seed = one_count(text, "--seed")
+    seed = words.count("seed", text)
     if seed > MAX_SEED:
         raise UsageError(f"--seed {shown(text)}: at most {MAX_SEED:,}")
     return seed

@@ -4,6 +4,7 @@ An option that is given twice, or that the answer would not depend on, is refuse
 the last one, or dropping it, answers another question than the one that was asked.
 """
 
+import enum
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
@@ -14,7 +15,7 @@ from typer.models import CommandFunctionType
 
 from lrkv_plan.errors import UsageError
 
-_GIVEN: ContextVar[dict[str, str]] = ContextVar("given", default={})  # noqa: B039  (never changed)
+_GIVEN: ContextVar[dict[str, tuple[str, Any]]] = ContextVar("given", default={})  # noqa: B039  (never changed)
 
 
 class _Strict:
@@ -69,10 +70,10 @@ def _refuse_repeats(command: Any, ctx: Any, words: list[str]) -> None:
             )
 
 
-def _on_command_line(command: Any, ctx: Any) -> dict[str, str]:
-    """Parameter name to flag of every option that stands on the command line."""
+def _on_command_line(command: Any, ctx: Any) -> dict[str, tuple[str, Any]]:
+    """Parameter name to flag and value of every option that stands on the command line."""
     return {
-        param.name: max(param.opts, key=len)
+        param.name: (max(param.opts, key=len), ctx.params.get(param.name))
         for param in command.get_params(ctx)
         if param.param_type_name == "option"
         and getattr(ctx.get_parameter_source(param.name), "name", "") == "COMMANDLINE"
@@ -82,12 +83,18 @@ def _on_command_line(command: Any, ctx: Any) -> dict[str, str]:
 def given(*names: str) -> list[str]:
     """Flags of those parameters that stand on the command line."""
     found = _GIVEN.get()
-    return [found[name] for name in names if name in found]
+    return [found[name][0] for name in names if name in found]
 
 
 def all_given() -> list[str]:
     """Flags of all options that stand on the command line."""
-    return list(_GIVEN.get().values())
+    return [flag for flag, _ in _GIVEN.get().values()]
+
+
+def asked(*apart: str) -> dict[str, Any]:
+    """Parameter name to value of every option on the command line but those named."""
+    found = {name: value for name, (_, value) in _GIVEN.get().items() if name not in apart}
+    return {n: v.value if isinstance(v, enum.Enum) else v for n, v in found.items()}
 
 
 def refuse(names: Iterable[str], why: str) -> None:

@@ -2,29 +2,19 @@
 
 import functools
 import inspect
-import itertools
 import os
-import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from fractions import Fraction
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrkv_plan import units
-from lrkv_plan.cli.given import refuse
-from lrkv_plan.errors import PlanError, RequirementError, UsageError, shown
+from lrkv_plan.cli.given import asked
+from lrkv_plan.errors import PlanError, RequirementError
 from lrkv_plan.report.tables import Format, Table, render
 
 if TYPE_CHECKING:
-    from lrkv_plan.serving.answers import Answer
-    from lrkv_plan.serving.deployment import Checkpoint, Deployment
-    from lrkv_plan.serving.load import LatencyTarget
-    from lrkv_plan.specs.deployment import EngineName
-    from lrkv_plan.specs.hardware import HardwareProfile
-    from lrkv_plan.specs.lengths import Population
     from lrkv_plan.specs.model import ModelSpec
 
 GpuOption = Annotated[
@@ -143,6 +133,33 @@ def writes_table(command: Callable[..., Table | None]) -> Callable[..., None]:
     return run
 
 
+def asks(question: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a public function: the options on the command line in, its table written.
+
+    The decorated function declares the options; its first parameter is the question's subject.
+    """
+
+    def made(command: Callable[..., None]) -> Callable[..., None]:
+        subject = next(iter(inspect.signature(command).parameters))
+
+        @functools.wraps(command)
+        def answer(**values: Any) -> Table:
+            return ask(question, values[subject])
+
+        return writes_table(answer)
+
+    return made
+
+
+def ask(question: str, *subjects: Any, apart: Iterable[str] = ()) -> Table:
+    """The answer of a public function to the options on the command line, but those ``apart``."""
+    import lrkv_plan
+
+    options = asked(*_OUTPUT_PARAMETERS, *apart)
+    answer: Table = getattr(lrkv_plan, question)(*subjects, **options).table
+    return answer
+
+
 def write_table(
     table: Table, *, output_format: Format, output: str, force: bool, no_color: bool, quiet: bool
 ) -> None:
@@ -180,372 +197,6 @@ def load(argument: str, spec_dir: Path | None = None) -> "ModelSpec":
 
     model: ModelSpec = lrkv_plan.load_model(argument, spec_dir=spec_dir)
     return model
-
-
-def default_context(model: "ModelSpec") -> int:
-    """8,192 tokens, or the model's maximum where that is smaller."""
-    return min(8192, model.max_context_tokens or 8192)
-
-
-def context_of(text: str | None, model: "ModelSpec") -> int:
-    """Tokens of ``--context-tokens``, or ``default_context`` where it is absent."""
-    return default_context(model) if text is None else one_tokens(text, "--context-tokens")
-
-
-def count_list(text: str, option: str) -> list[int]:
-    """``1,2,4`` as positive integers. Raises ``UsageError`` naming the option."""
-    return _each(text, option, _count)
-
-
-def token_list(text: str, option: str) -> list[int]:
-    """``2048,8k`` as tokens. Raises ``UsageError`` naming the option."""
-    return _each(text, option, units.parse_tokens)
-
-
-def one_count(text: str, option: str) -> int:
-    """A positive integer. Raises ``UsageError`` naming the option, also for a list."""
-    return _one(text, option, _count)
-
-
-def optional_count(text: str | None, option: str) -> int | None:
-    """A positive integer, or None where the option is absent."""
-    return None if text is None else one_count(text, option)
-
-
-def whole(text: str, option: str) -> int:
-    """A whole number from 0 up. Raises ``UsageError`` naming the option."""
-    return 0 if text.strip() == "0" else one_count(text, option)
-
-
-def one_tokens(text: str, option: str) -> int:
-    """``8192`` or ``8k`` as tokens. Raises ``UsageError`` naming the option, also for a list."""
-    return _one(text, option, units.parse_tokens)
-
-
-def optional_tokens(text: str | None, option: str) -> int | None:
-    """Tokens, or None where the option is absent."""
-    return None if text is None else one_tokens(text, option)
-
-
-def one_number(text: str, option: str, *, least: float = 0.0, most: float = 1e9) -> float:
-    """A finite number above ``least`` (from it on where it is not 0) and at most ``most``.
-
-    Raises
-    ------
-    UsageError
-        If it is none; the message names the option and what is allowed.
-    """
-    try:
-        value = float(units.parse_number(text))
-    except UsageError as error:
-        raise UsageError(f"{option}: {error}") from None
-    if not (least < value if least == 0 else least <= value) or value > most:
-        bound = "above 0" if least == 0 else f"from {least:g}"
-        raise UsageError(f"{option} {shown(text)}: must be {bound} and at most {most:g}")
-    return value
-
-
-def optional_number(
-    text: str | None, option: str, *, least: float = 0.0, most: float = 1e9
-) -> float | None:
-    """As ``one_number``, or None where the option is absent."""
-    return None if text is None else one_number(text, option, least=least, most=most)
-
-
-def _count(text: str) -> int:
-    value = units.parse_number(text)
-    if value.denominator != 1 or not 1 <= value <= units.INT64_MAX:
-        raise UsageError(f"{shown(text)} is not a whole number from 1 to 2**63 - 1")
-    return int(value)
-
-
-def _one(text: str, option: str, parse: Callable[[str], int]) -> int:
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) > 1:
-        raise UsageError(f"{option} {shown(text)}: takes one value{_readings(parts)}")
-    try:
-        return parse(text)
-    except UsageError as error:
-        raise UsageError(f"{option}: {error}") from None
-
-
-def _readings(parts: list[str]) -> str:
-    if not all(part.isdecimal() for part in parts):
-        return f", not {len(parts)}"
-    return f"; is it {''.join(parts)}, or {' and '.join(parts)}?"
-
-
-def _each(text: str, option: str, parse: Callable[[str], int], at_most: int = 1000) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) > at_most:
-        raise UsageError(f"{option} {shown(text)}: at most {at_most} value(s)")
-    if _may_be_one_number(text):
-        raise UsageError(
-            f"{option} {shown(text)}: is it {''.join(parts)}, or {' and '.join(parts)}? write "
-            f"{''.join(parts)}, or {', '.join(parts)!r} with spaces for a list"
-        )
-    try:
-        return [parse(part) for part in parts]
-    except UsageError as error:
-        raise UsageError(f"{option}: {error}") from None
-
-
-_GROUPED = re.compile(r"\s*\d{1,3}(?:,\d{3})+\s*", re.ASCII)
-_GROUP_INSIDE = re.compile(r"(?:^|,)\d{1,3},\d{3}(?:,|$)", re.ASCII)
-
-
-def _may_be_one_number(text: str) -> bool:
-    """Whether commas may stand between thousands: ``8,192``, ``8,192,16,384``, ``4,096,32k``.
-
-    ``1,2,4,128`` is a list: plain numbers that rise. With spaces after commas every list is one.
-
-    Examples
-    --------
-    >>> [_may_be_one_number(t) for t in ("8,192", "8, 192", "8k,32k", "1,2,64,128", "8,192,16,384")]
-    [True, False, False, False, True]
-    """
-    if _GROUPED.fullmatch(text):
-        return True
-    if not _GROUP_INSIDE.search(text):
-        return False
-    parts = text.split(",")
-    if not all(part.isdecimal() and not part.startswith("0") for part in parts):
-        return True
-    numbers = [int(part) for part in parts]
-    return any(later <= earlier for earlier, later in itertools.pairwise(numbers))
-
-
-def parse_share(text: str | None, option: str) -> Fraction | None:
-    """A share above 0 and at most 1: ``0.9`` or ``90%``. Raises ``UsageError``."""
-    if text is None:
-        return None
-    number, percent = (text.strip()[:-1], 100) if text.strip().endswith("%") else (text, 1)
-    try:
-        value = units.parse_number(number) / percent
-    except UsageError as error:
-        raise UsageError(f"{option}: {error}") from None
-    if not 0 < value <= 1:
-        raise UsageError(f"{option} {shown(text)}: must be above 0 and at most 1")
-    return value
-
-
-def parse_size(text: str | None, option: str) -> int | None:
-    """Bytes such as ``66.89 GiB``. Raises ``UsageError`` naming the option."""
-    if text is None:
-        return None
-    try:
-        value = units.parse_bytes(text)
-    except UsageError as error:
-        raise UsageError(f"{option}: {error}") from None
-    if not 1 <= value <= units.INT64_MAX:
-        raise UsageError(f"{option} {shown(text)}: must be at least one byte and below 2**63")
-    return value
-
-
-def batched_tokens(text: str | None, hardware: "HardwareProfile | None") -> int:
-    """Tokens of one step: as stated, else the engine's default for the GPU."""
-    from lrkv_plan.serving.engines.vllm import default_batched_tokens
-
-    if text is not None:
-        return one_count(text, "--max-batched-tokens")
-    return 8192 if hardware is None else default_batched_tokens(hardware)
-
-
-def checkpoint_beside(argument: str, model: "ModelSpec") -> "Checkpoint | None":
-    """The safetensors files beside the model's config.json, if there are any.
-
-    Raises
-    ------
-    SpecError
-        If they are there and incomplete or corrupt.
-    """
-    from lrkv_plan.checkpoint.tensors import checkpoint_weights, has_checkpoint
-    from lrkv_plan.serving.deployment import Checkpoint
-
-    path = Path(argument)
-    folder = path if path.is_dir() else path.parent
-    if not (path.exists() and has_checkpoint(folder)):
-        return None
-    weights = checkpoint_weights(folder)
-    return Checkpoint(model=model, total_bytes=weights.total_bytes, remarks=weights.remarks)
-
-
-def population_of(
-    lengths: Path | None, column: str | None, trace: Path | None, percentiles: str | None
-) -> "Population | None":
-    """The population of at most one of the three sources.
-
-    Raises
-    ------
-    UsageError
-        If more than one source is given, or ``column`` without ``lengths``.
-    """
-    from lrkv_plan.specs.lengths import parse_percentiles, read_lengths, read_trace
-
-    given = [source for source in (lengths, trace, percentiles) if source is not None]
-    if len(given) > 1:
-        raise UsageError("give one of --lengths, --trace and --length-percentiles")
-    if column is not None and lengths is None:
-        raise UsageError("--column names a column of --lengths, which is not given")
-    if lengths is not None:
-        return read_lengths(lengths, column)
-    if trace is not None:
-        return read_trace(trace)
-    return None if percentiles is None else parse_percentiles(percentiles)
-
-
-def latency_target(
-    tpot_ms: str | None, query_tokens: str, accepted_tokens: str, spec_dir: Path | None
-) -> "LatencyTarget":
-    """What the served sequences must be fast enough for, and how tokens are drafted.
-
-    Raises
-    ------
-    UsageError
-        If a number cannot be read, or more tokens are accepted than a step verifies.
-    """
-    from lrkv_plan.loader import load_all_hardware
-    from lrkv_plan.serving.load import LatencyTarget, Speculation
-
-    seconds = optional_number(tpot_ms, "--tpot-ms")
-    return LatencyTarget(
-        tpot_s=None if seconds is None else seconds / 1e3,
-        speculation=Speculation(
-            query_tokens=one_count(query_tokens, "--speculative-tokens"),
-            accepted_tokens=one_number(accepted_tokens, "--accepted-tokens", least=1.0, most=1e6),
-        ),
-        relatives=tuple(load_all_hardware(spec_dir)),
-    )
-
-
-def one_deployment(
-    *,
-    model_text: str,
-    model: "ModelSpec",
-    gpu: str | None,
-    engine: str,
-    context_tokens: int,
-    kv_dtype: str,
-    tp_size: int,
-    n_gpus: str | None,
-    weight_dtype: str | None,
-    weights: str | None,
-    utilisation: str | None,
-    kv_memory: str | None,
-    alignment: int,
-    spec_dir: Path | None,
-    gpu_hour_usd: str | None = None,
-    settings: "Mapping[str, Any] | None" = None,
-) -> "Deployment":
-    """The deployment that a command's options describe.
-
-    ``settings`` are further ``EngineSettings``; ``model_text`` is the argument as given, beside
-    which the weights' files may lie.
-    """
-    from lrkv_plan.loader import load_hardware
-    from lrkv_plan.serving.deployment import Deployment
-    from lrkv_plan.serving.engine import engine_named
-    from lrkv_plan.specs.deployment import EngineSettings, Parallelism
-
-    hardware = load_hardware(gpu, spec_dir=spec_dir) if gpu else None
-    told = {"max_batched_tokens": batched_tokens(None, hardware), **(settings or {})}
-    return Deployment(
-        engine=engine_named(engine),
-        settings=EngineSettings(context_tokens=context_tokens, kv_dtype=kv_dtype, **told),
-        hardware=hardware,
-        parallel=Parallelism(tp_size=tp_size),
-        n_gpus=optional_count(n_gpus, "--n-gpus"),
-        utilisation=parse_share(utilisation, "--utilisation"),
-        weight_dtype=weight_dtype,
-        weight_bytes=parse_size(weights, "--weights"),
-        checkpoint=checkpoint_beside(model_text, model) if weights is None else None,
-        kv_memory_bytes=parse_size(kv_memory, "--kv-memory"),
-        rank_alignment=alignment,
-        gpu_hour_usd=optional_number(gpu_hour_usd, "--gpu-hour-usd"),
-    )
-
-
-def refuse_beside_pool(kv_memory: str | None, *, is_timed: bool) -> None:
-    """Refuse options of the memory budget where ``--kv-memory`` states the pool.
-
-    Weights still count where times are asked for.
-    """
-    if kv_memory is None:
-        return
-    names = ["utilisation"] if is_timed else ["utilisation", "weights", "weight_dtype"]
-    refuse(names, "--kv-memory states the pool, so no budget is computed; leave one of them out")
-
-
-def refuse_unread(engine: "EngineName") -> None:
-    """Refuse settings that were given and that the engine's rules do not read."""
-    from lrkv_plan.serving.engine import READS
-
-    settings = ("page_tokens", "max_batched_tokens", "prefix_cache")
-    unread = [name for name in settings if name not in READS[engine.name]]
-    refuse(unread, f"the rules of {engine.name} do not use it; leave it out")
-
-
-def refuse_alignment(designs: "Iterable[tuple[str, ModelSpec]]", alignment: int) -> None:
-    """Refuse ``--align`` where no design stores rows at a multiple."""
-    attentions = (
-        group.attention
-        for _, model in designs
-        for group in model.attention_groups
-        if group.attention is not None
-    )
-    if alignment > 1 and all(one.aligned(alignment) == one for one in attentions):
-        refuse(["align"], "no design here stores rows at a multiple of it; leave it out")
-
-
-def unmet_requirement(
-    answers: Iterable["Answer"], sequences: str | None, tokens: str | None
-) -> str | None:
-    """What the first row that holds too little misses, or None."""
-    wanted = {
-        "sequences": optional_count(sequences, "--require-sequences"),
-        "tokens": optional_count(tokens, "--require-tokens"),
-    }
-    for answer in answers:
-        row = answer.row
-        held = {
-            "sequences": row.total_sequences if row else 0,
-            "tokens": row.total_tokens if row else 0,
-        }
-        for what, least in wanted.items():
-            if least is not None and held[what] < least:
-                return _missed(answer, what, held[what], least)
-    return None
-
-
-def _missed(answer: "Answer", what: str, held: int, least: int) -> str:
-    where = f"{answer.attention} at {answer.deployment.settings.context_tokens:,} tokens"
-    hint = f"; try {', '.join(answer.to_try)}" if answer.to_try else ""
-    why = f" ({answer.refused})" if answer.refused else ""
-    return (
-        f"{where} on tp_size {answer.deployment.parallel.tp_size}: {held:,} {what} fit, "
-        f"{least:,} are required{why}{hint}"
-    )
-
-
-def contexts_of(text: str | None, population: "Population | None", model: "ModelSpec") -> list[int]:
-    """Maximum lengths: as stated, else the population's longest sequence, else the default.
-
-    Raises
-    ------
-    UsageError
-        If the population holds sequences that an engine of that length would refuse.
-    """
-    longest = None if population is None else int(population.lengths.max())
-    if text is None:
-        return [longest or default_context(model)]
-    contexts = token_list(text, "--context-tokens")
-    if population is not None and longest is not None and min(contexts) < longest:
-        n_longer = int((population.lengths > min(contexts)).sum())
-        raise UsageError(
-            f"--context-tokens {min(contexts)}: {n_longer:,} of {population.n_sequences:,} "
-            f"sequences are longer, up to {longest:,}; leave it out to take the longest"
-        )
-    return contexts
 
 
 RequiredGpu = Annotated[

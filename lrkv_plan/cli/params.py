@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lrkv_plan.cli.options import AttentionOption, ModelArgument, SpecDirOption, load, writes_table
-from lrkv_plan.report.tables import Table
+from lrkv_plan.cli.options import AttentionOption, ModelArgument, SpecDirOption, asks
 
 
 def register(app: typer.Typer) -> None:
@@ -13,7 +12,7 @@ def register(app: typer.Typer) -> None:
     app.command("params")(params)
 
 
-@writes_table
+@asks("params")
 def params(
     model: ModelArgument,
     attention: AttentionOption = None,
@@ -25,14 +24,8 @@ def params(
         ),
     ] = False,
     spec_dir: SpecDirOption = None,
-) -> Table:
+) -> None:
     """Key/value weights and the whole model's, per design.
 
     Example: lrkv-plan params llama-3.1-8b --attention mha --attention lrkv:24 --match-params
     """
-    from lrkv_plan.memory.side_by_side import params_rows
-    from lrkv_plan.report.views.cache import params_table
-
-    spec = load(model, spec_dir)
-    rows = params_rows(spec, attention or (), match_params=match_params)
-    return params_table(spec, rows, match_params)

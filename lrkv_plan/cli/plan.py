@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from lrkv_plan.cli import options as inputs
 from lrkv_plan.cli.options import (
     AcceptedOption,
     AlignOption,
@@ -23,13 +22,8 @@ from lrkv_plan.cli.options import (
     UtilisationOption,
     WeightDtypeOption,
     WeightsOption,
-    context_of,
-    load,
-    one_count,
-    optional_count,
-    writes_table,
+    asks,
 )
-from lrkv_plan.report.tables import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +31,7 @@ def register(app: typer.Typer) -> None:
     app.command("plan")(plan)
 
 
-@writes_table
+@asks("plan")
 def plan(
     model: ModelArgument,
     gpu: RequiredGpu,
@@ -74,30 +68,8 @@ def plan(
     align: AlignOption = "16",
     gpu_hour_usd: GpuHourOption = None,
     spec_dir: SpecDirOption = None,
-) -> Table:
+) -> None:
     """MHA, GQA, MQA, MLA and LRKV on one page: cache, fit, time, cost, crossover.
 
     Example: lrkv-plan plan llama-3.1-8b --gpu h100-sxm --context-tokens 8k
     """
-    from lrkv_plan.report.views.time import plan_inputs, plan_table
-    from lrkv_plan.serving.plan import make_plan
-
-    inputs.refuse_beside_pool(kv_memory, is_timed=True)
-    spec = load(model, spec_dir)
-    deployment = inputs.one_deployment(
-        model_text=model, model=spec, gpu=gpu, engine=engine,
-        context_tokens=context_of(context_tokens, spec), kv_dtype=kv_dtype,
-        tp_size=one_count(tp_size or "1", "--tp-size"), n_gpus=n_gpus, weight_dtype=weight_dtype,
-        weights=weights, utilisation=utilisation, kv_memory=kv_memory,
-        alignment=one_count(align, "--align"), gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir,
-    )  # fmt: skip
-    target = inputs.latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir)
-    made = make_plan(
-        spec,
-        deployment,
-        budget=budget,
-        batch_size=optional_count(batch_size, "--batch-size"),
-        target=target,
-        is_layout_stated=tp_size is not None,
-    )
-    return plan_table(spec, plan_inputs(spec, deployment, target, made), made)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrkv_plan.cli import options as inputs
-from lrkv_plan.cli.given import StrictTyper, refuse
+from lrkv_plan import words
+from lrkv_plan.cli.given import StrictTyper, asked, refuse
 from lrkv_plan.cli.options import (
     AlignOption,
     AttentionOption,
@@ -29,16 +29,17 @@ from lrkv_plan.cli.options import (
     UtilisationOption,
     WeightDtypeOption,
     WeightsOption,
-    context_of,
-    count_list,
     load,
-    one_count,
-    optional_count,
-    token_list,
     write_table,
 )
 from lrkv_plan.errors import UsageError
 from lrkv_plan.files import write_whole
+from lrkv_plan.questions.arguments import (
+    context_of,
+    deployment_of,
+    refuse_alignment,
+    refuse_beside_pool,
+)
 from lrkv_plan.report.tables import Format
 
 if TYPE_CHECKING:
@@ -218,11 +219,11 @@ def cache_vs_rank(
 
     return series(
         load(model, spec_dir),
-        heads=count_list(heads, "--heads") if heads else (),
+        heads=words.counts("heads", heads) if heads else (),
         budget=budget,
-        alignment=one_count(align, "--align"),
+        alignment=words.count("align", align),
         kv_dtype=kv_dtype,
-        tp_size=one_count(tp_size, "--tp-size"),
+        tp_size=words.count("tp_size", tp_size),
         options=_variant(groups, position, rope_dim, key_norm),
     )
 
@@ -264,20 +265,22 @@ def rank_sweep(
             ("engine", "n_gpus", "weight_dtype", "weights", "utilisation"),
             "counts only with a GPU (--gpu) or a pool (--kv-memory); leave it out",
         )
-    inputs.refuse_beside_pool(kv_memory, is_timed=False)
+    refuse_beside_pool(
+        kv_memory, utilisation=utilisation, weights=weights, weight_dtype=weight_dtype
+    )
     if gpu is not None or kv_memory is not None:
-        deployment = inputs.one_deployment(
-            model_text=model, model=spec, gpu=gpu, engine=engine, context_tokens=context,
-            kv_dtype=kv_dtype, tp_size=one_count(tp_size, "--tp-size"), n_gpus=n_gpus,
+        deployment = deployment_of(
+        model, spec, gpu=gpu, engine=engine, context_tokens=context,
+            kv_dtype=kv_dtype, tp_size=words.count("tp_size", tp_size), n_gpus=n_gpus,
             weight_dtype=weight_dtype,
             weights=weights, utilisation=utilisation, kv_memory=kv_memory,
-            alignment=one_count(align, "--align"), spec_dir=spec_dir,
+            align=align, spec_dir=spec_dir,
         )  # fmt: skip
     return series(
         spec,
-        alignment=one_count(align, "--align"),
+        alignment=words.count("align", align),
         kv_dtype=kv_dtype,
-        tp_size=one_count(tp_size, "--tp-size"),
+        tp_size=words.count("tp_size", tp_size),
         context_tokens=context,
         options=_variant(groups, position, rope_dim, key_norm),
         deployment=deployment,
@@ -325,23 +328,27 @@ def capacity_vs_context(
 
     spec = load(model, spec_dir)
     contexts = (
-        token_list(context_tokens, "--context-tokens") if context_tokens else default_contexts(spec)
+        words.token_counts("context_tokens", context_tokens)
+        if context_tokens
+        else default_contexts(spec)
     )
-    inputs.refuse_beside_pool(kv_memory, is_timed=False)
-    first = inputs.one_deployment(
-        model_text=model, model=spec, gpu=gpu, engine=engine, context_tokens=contexts[0],
-        kv_dtype=kv_dtype, tp_size=one_count(tp_size, "--tp-size"), n_gpus=n_gpus,
+    refuse_beside_pool(
+        kv_memory, utilisation=utilisation, weights=weights, weight_dtype=weight_dtype
+    )
+    first = deployment_of(
+        model, spec, gpu=gpu, engine=engine, context_tokens=contexts[0],
+        kv_dtype=kv_dtype, tp_size=words.count("tp_size", tp_size), n_gpus=n_gpus,
         weight_dtype=weight_dtype,
         weights=weights, utilisation=utilisation, kv_memory=kv_memory,
-        alignment=one_count(align, "--align"), spec_dir=spec_dir,
+        align=align, spec_dir=spec_dir,
     )  # fmt: skip
-    asked = [
+    sized = [
         replace(first, settings=replace(first.settings, context_tokens=context))
         for context in sorted(set(contexts))
     ]
     chosen = designs(spec, attention or ())
-    inputs.refuse_alignment(chosen, first.rank_alignment)
-    return series(spec, capacity_answers(chosen, asked))
+    refuse_alignment(chosen, asked().get("align"))
+    return series(spec, capacity_answers(chosen, sized))
 
 
 @writes_figure
@@ -366,9 +373,9 @@ def _variant(groups: str, position: str, rope_dim: str | None, key_norm: str) ->
     from lrkv_plan.attention.families.low_rank import LowRankOptions
 
     return LowRankOptions(
-        n_shared_groups=one_count(groups, "--groups"),
+        n_shared_groups=words.count("groups", groups),
         position=position,
-        rope_dim=one_count(rope_dim, "--rope-dim") if rope_dim else 0,
+        rope_dim=words.count("rope_dim", rope_dim) if rope_dim else 0,
         key_norm=key_norm,
     )
 
@@ -429,9 +436,9 @@ def roofline(
         load_hardware(gpu, spec_dir=spec_dir),
         context_tokens=context_of(context_tokens, spec),
         kv_dtype=kv_dtype,
-        tp_size=one_count(tp_size, "--tp-size"),
-        query_tokens=one_count(query_tokens, "--query-tokens"),
-        heads_per_tile=optional_count(heads_per_tile, "--heads-per-tile"),
+        tp_size=words.count("tp_size", tp_size),
+        query_tokens=words.count("query_tokens", query_tokens),
+        heads_per_tile=words.optional(words.count, "heads_per_tile", heads_per_tile),
         every_path=every_path,
         units=[unit.strip() for unit in units.split(",")],
     )
@@ -478,20 +485,20 @@ def crossover_map(
 
     if over is MapOver.BATCH:
         refuse(["batch_size"], "is what --over batch_size varies; --at-most bounds it")
-    limits = token_list(context_tokens, "--context-tokens")
+    limits = words.token_counts("context_tokens", context_tokens)
     if len(attention) != 2 or len(limits) != 2:
         raise UsageError("give two designs (--attention) and LOW,HIGH for --context-tokens")
     spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
-    size = one_count(tp_size, "--tp-size")
+    size = words.count("tp_size", tp_size)
     columns = map_columns(
         spec,
         (attention[0], attention[1]),
         hardware,
         over=over.value,
-        at_most=optional_count(at_most, "--at-most"),
+        at_most=words.optional(words.count, "at_most", at_most),
         kv_dtype=kv_dtype,
         weight_dtype=weight_dtype,
-        weight_bytes=inputs.parse_size(weights, "--weights"),
+        weight_bytes=words.optional(words.size, "weights", weights),
         tp_size=size,
         relatives=load_all_hardware(spec_dir),
     )
@@ -501,8 +508,8 @@ def crossover_map(
         over=over.value,
         low=limits[0],
         high=limits[1],
-        batch_size=one_count(batch_size, "--batch-size"),
-        query_tokens=one_count(query_tokens, "--query-tokens"),
+        batch_size=words.count("batch_size", batch_size),
+        query_tokens=words.count("query_tokens", query_tokens),
         where=caption(spec.name, hardware.name, gpus(size), f"{kv_dtype} cache"),
         inputs={
             "model": model_inputs(spec), "gpu": hardware.name, "attention": attention,
@@ -539,10 +546,10 @@ def step_stack(
     from lrkv_plan.report.views.specs import model_inputs
 
     spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
-    size = one_count(tp_size, "--tp-size")
+    size = words.count("tp_size", tp_size)
     told: dict[str, Any] = {
         "kv_dtype": kv_dtype, "weight_dtype": weight_dtype, "tp_size": size,
-        "weight_bytes": inputs.parse_size(weights, "--weights"),
+        "weight_bytes": words.optional(words.size, "weights", weights),
     }  # fmt: skip
     relatives = load_all_hardware(spec_dir)
     return series(
@@ -551,8 +558,8 @@ def step_stack(
             for label, one in designs(spec, attention or ())
         ],
         context_tokens=context_of(context_tokens, spec),
-        batch_size=one_count(batch_size, "--batch-size"),
-        query_tokens=one_count(query_tokens, "--query-tokens"),
+        batch_size=words.count("batch_size", batch_size),
+        query_tokens=words.count("query_tokens", query_tokens),
         where=caption(spec.name, hardware.name, gpus(size), f"{kv_dtype} cache"),
         inputs={"model": model_inputs(spec), "gpu": hardware.name, **told},
     )

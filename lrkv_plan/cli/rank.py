@@ -1,11 +1,9 @@
 """``lrkv-plan rank``: the largest LRKV rank that a cache budget allows."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from lrkv_plan.cli import options as inputs
-from lrkv_plan.cli.given import refuse
 from lrkv_plan.cli.options import (
     AlignOption,
     EngineOption,
@@ -19,14 +17,8 @@ from lrkv_plan.cli.options import (
     UtilisationOption,
     WeightDtypeOption,
     WeightsOption,
-    context_of,
-    load,
-    one_count,
-    optional_count,
-    writes_table,
+    asks,
 )
-from lrkv_plan.errors import UsageError
-from lrkv_plan.report.tables import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command("rank")(rank)
 
 
-@writes_table
+@asks("rank")
 def rank(
     model: ModelArgument,
     budget: Annotated[
@@ -92,80 +84,8 @@ def rank(
         typer.Option("--mla-rope-dim", metavar="D", help="Rope width of the MLA compared with."),
     ] = None,
     spec_dir: SpecDirOption = None,
-) -> Table:
+) -> None:
     """Largest LRKV rank within a cache budget, and what else fits it.
 
     Example: lrkv-plan rank lrkv-paper-2.5b --budget 50%
     """
-    from lrkv_plan.attention.families.low_rank import LowRankOptions
-    from lrkv_plan.formats import storage_format
-    from lrkv_plan.report.views.specs import model_inputs
-
-    if (budget is None) == (fit_sequences is None):
-        raise UsageError("give a --budget, or --fit-sequences with --gpu; one of the two")
-    if budget is not None:
-        refuse(
-            ("gpu", "n_gpus", "engine", "weight_dtype", "weights", "utilisation", "kv_memory"),
-            "a --budget of bytes does not depend on it; leave it out, or ask with --fit-sequences",
-        )
-    inputs.refuse_beside_pool(kv_memory, is_timed=False)
-    spec = load(model, spec_dir)
-    context = context_of(context_tokens, spec)
-    options = LowRankOptions(
-        n_shared_groups=one_count(groups, "--groups"),
-        position=position,
-        rope_dim=one_count(rope_dim, "--rope-dim") if rope_dim else 0,
-        key_norm=key_norm,
-    )
-    latent_rope = optional_count(mla_rope_dim, "--mla-rope-dim")
-    alignment, gpus = one_count(align, "--align"), one_count(tp_size, "--tp-size")
-    stated = {
-        "model": model_inputs(spec),
-        "budget": budget,
-        "align": alignment,
-        "tp_size": gpus,
-        "kv_dtype": storage_format(kv_dtype).name,
-        "context_tokens": context,
-        "n_shared_groups": options.n_shared_groups,
-        "position": position,
-        "rope_dim": options.rope_dim,
-        "key_norm": key_norm,
-        "mla_rope_dim": latent_rope,
-    }
-    if budget is not None:
-        from lrkv_plan.memory.largest import own_reading, rank_ceiling
-        from lrkv_plan.report.views.cache import rank_table
-
-        told: dict[str, Any] = {
-            "alignment": alignment, "tp_size": gpus, "kv_dtype": kv_dtype,
-            "context_tokens": context, "options": options, "latent_rope_dim": latent_rope,
-        }  # fmt: skip
-        answer = rank_ceiling(spec, budget=budget, **told)
-        return rank_table(spec, stated, answer, own_reading(spec, budget, **told))
-
-    from lrkv_plan.report.views.cache import rank_fit_table
-    from lrkv_plan.serving.capacity import rank_for_sequences
-
-    deployment = inputs.one_deployment(
-        model_text=model,
-        model=spec,
-        gpu=gpu,
-        engine=engine,
-        context_tokens=context,
-        kv_dtype=kv_dtype,
-        tp_size=gpus,
-        n_gpus=n_gpus,
-        weight_dtype=weight_dtype,
-        weights=weights,
-        utilisation=utilisation,
-        kv_memory=kv_memory,
-        alignment=alignment,
-        spec_dir=spec_dir,
-    )
-    wanted = one_count(fit_sequences or "", "--fit-sequences")
-    fitted = rank_for_sequences(
-        spec, deployment, wanted, options=options, latent_rope_dim=latent_rope
-    )
-    return rank_fit_table(
-        spec, {**stated, "fit_sequences": wanted, "gpu": gpu, "engine": engine}, fitted
-    )

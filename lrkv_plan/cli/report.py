@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import lrkv_plan
-from lrkv_plan.cli import options as inputs
+from lrkv_plan import words
 from lrkv_plan.cli.given import all_given
 from lrkv_plan.cli.options import (
     AcceptedOption,
@@ -29,14 +29,17 @@ from lrkv_plan.cli.options import (
     UtilisationOption,
     WeightDtypeOption,
     WeightsOption,
-    context_of,
     load,
-    one_count,
-    optional_count,
 )
 from lrkv_plan.errors import UsageError
 from lrkv_plan.files import write_whole
 from lrkv_plan.loader import load_all_hardware
+from lrkv_plan.questions.arguments import (
+    context_of,
+    deployment_of,
+    latency_target,
+    refuse_beside_pool,
+)
 from lrkv_plan.report.audit_report import audit_document
 from lrkv_plan.report.capacity_report import capacity_document
 from lrkv_plan.report.folder import (
@@ -83,11 +86,11 @@ def request_of(model: str, gpu: str, **options: str) -> ReportRequest:
     """A shipped model on a shipped GPU; ``options`` are flags with underscores."""
     flags = {f"--{name.replace('_', '-')}": text for name, text in options.items()}
     spec = lrkv_plan.load_model(model)
-    deployment = inputs.one_deployment(
-        model_text=model, model=spec, gpu=gpu, engine="vllm", context_tokens=8192, kv_dtype="bf16",
+    deployment = deployment_of(
+        model, spec, gpu=gpu, engine="vllm", context_tokens=8192, kv_dtype="bf16",
         tp_size=int(options.get("tp_size", "1")), n_gpus=options.get("n_gpus"),
         weight_dtype=None, weights=options.get("weights"), utilisation=None, kv_memory=None,
-        alignment=16, spec_dir=None,
+        align=16,
     )  # fmt: skip
     return ReportRequest(
         model=spec, deployment=deployment, model_text=model, gpu_text=gpu, options=flags,
@@ -274,14 +277,14 @@ def report(
     if gpu is None:
         raise UsageError("a report needs a GPU: --gpu h100-sxm")
     check_folder(output, is_ours=is_report_path, force=force)
-    inputs.refuse_beside_pool(kv_memory, is_timed=True)
+    refuse_beside_pool(kv_memory, utilisation=utilisation)
     spec = load(model, spec_dir)
-    deployment = inputs.one_deployment(
-        model_text=model, model=spec, gpu=gpu, engine=engine,
+    deployment = deployment_of(
+        model, spec, gpu=gpu, engine=engine,
         context_tokens=context_of(context_tokens, spec), kv_dtype=kv_dtype,
-        tp_size=one_count(tp_size or "1", "--tp-size"), n_gpus=n_gpus, weight_dtype=weight_dtype,
+        tp_size=words.count("tp_size", tp_size or 1), n_gpus=n_gpus, weight_dtype=weight_dtype,
         weights=weights, utilisation=utilisation, kv_memory=kv_memory,
-        alignment=one_count(align, "--align"), gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir,
+        align=align, gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir,
     )  # fmt: skip
     request = ReportRequest(
         model=spec,
@@ -290,8 +293,8 @@ def report(
         gpu_text=gpu,
         options=changed,
         budget=budget,
-        batch_size=optional_count(batch_size, "--batch-size"),
-        target=inputs.latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir),
+        batch_size=words.optional(words.count, "batch_size", batch_size),
+        target=latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir),
         is_layout_stated=tp_size is not None,
     )
     command = request.command("report", "-o", output.resolve().name)

@@ -1,6 +1,6 @@
 """``lrkv-plan roofline``: intensity, ridge and bound of each design and decode path."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,13 +14,8 @@ from lrkv_plan.cli.options import (
     RequiredGpu,
     SpecDirOption,
     TpSizeOption,
-    context_of,
-    load,
-    one_count,
-    optional_count,
-    writes_table,
+    asks,
 )
-from lrkv_plan.report.tables import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command("roofline")(roofline)
 
 
-@writes_table
+@asks("roofline")
 def roofline(
     model: ModelArgument,
     gpu: RequiredGpu,
@@ -51,32 +46,8 @@ def roofline(
     kv_dtype: KvDtypeOption = "bf16",
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
-) -> Table:
+) -> None:
     """Arithmetic intensity, ridge and bound, per design, decode path and kind of unit.
 
     Example: lrkv-plan roofline deepseek-v3 --gpu h200 --tp-size 8
     """
-    from lrkv_plan.latency.roofline import roofline_point
-    from lrkv_plan.latency.work import paths_of
-    from lrkv_plan.loader import load_hardware
-    from lrkv_plan.memory.side_by_side import designs
-    from lrkv_plan.report.views.specs import model_inputs
-    from lrkv_plan.report.views.time import roofline_table
-
-    spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
-    told: dict[str, Any] = {
-        "context_tokens": context_of(context_tokens, spec),
-        "batch_size": one_count(batch_size, "--batch-size"),
-        "query_tokens": one_count(query_tokens, "--query-tokens"),
-        "tp_size": one_count(tp_size, "--tp-size"),
-        "heads_per_tile": optional_count(heads_per_tile, "--heads-per-tile"),
-    }
-    points = [
-        (label, roofline_point(design, hardware, path=path, units=unit, kv_dtype=kv_dtype, **told))
-        for label, design in designs(spec, attention or ())
-        for path in paths_of(design)
-        for unit in (u.strip() for u in units.split(","))
-    ]  # fmt: skip
-    place = {"gpu": hardware.name, "kv_dtype": kv_dtype, "units": units}
-    stated = {"model": model_inputs(spec), **place, **told}
-    return roofline_table(spec, stated, points)

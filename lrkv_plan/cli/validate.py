@@ -4,16 +4,14 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan import words
 from lrkv_plan.cli.calibrate_run import thread_count
 from lrkv_plan.cli.options import (
     ModelArgument,
     RequiredGpu,
     SpecDirOption,
     TpSizeOption,
-    count_list,
     load,
-    one_count,
-    token_list,
     writes_table,
 )
 from lrkv_plan.cli.plain_warnings import plain_warnings
@@ -73,12 +71,12 @@ def validate(
     spec, profile = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
     if attention is not None:
         spec = swap_attention(spec, attention)
-    contexts = token_list(context_tokens, "--context-tokens")
-    batches = count_list(batch_size, "--batch-size")
+    contexts = words.token_counts("context_tokens", context_tokens)
+    batches = words.counts("batch_size", batch_size)
     with plain_warnings(), progress_line(quiet) as show:
         points = validate_model(
             spec, profile, device=device, dtype=dtype, contexts=contexts, batches=batches,
-            tp_size=one_count(tp_size, "--tp-size"),
+            tp_size=words.count("tp_size", tp_size),
             threads=thread_count(threads),
             relatives=load_all_hardware(spec_dir),
             progress=lambda done, of: show(f"{done} of {of} rounds measured"),

@@ -91,7 +91,7 @@ def _inventory() -> Table:
             Column(key="figure", title="figure", is_number=False),
             Column(key="here", title="made again", is_number=False),
         ),
-        remarks=(
+        notes=(
             "training curves of the paper's earlier version cannot be drawn: only end values are "
             "printed",
         ),
@@ -268,4 +268,4 @@ def _columns(table: Table, *, without: str) -> Table:
 def _plain(table: Table, files: Sequence[Any]) -> Table:
     """Without the remarks that name sources: the report lists them once."""
     names = tuple(f"{file['name']}: " for file in files)
-    return replace(table, remarks=tuple(r for r in table.remarks if not r.startswith(names)))
+    return replace(table, notes=tuple(n for n in table.notes if not str(n).startswith(names)))

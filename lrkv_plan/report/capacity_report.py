@@ -80,7 +80,7 @@ def _side_by_side(parts: Sequence[tuple[Settled, tuple[Part, ...]]]) -> Part:
             table,
             title=f"Capacity of {parts[0][0].request.model.name}",
             columns=(gpu, *table.columns),
-            remarks=(*table.remarks, *refused),
+            notes=(*table.notes, *refused),
         ),
     )
 
@@ -88,8 +88,8 @@ def _side_by_side(parts: Sequence[tuple[Settled, tuple[Part, ...]]]) -> Part:
 def _named(settled: Settled, table: Table) -> Table:
     """Remarks of one GPU's table say which GPU they are about."""
     common, name = set(settled.request.model.remarks), settled.gpu.name
-    remarks = (r if r in common else f"{name}: {r}" for r in table.remarks)
-    return replace(table, remarks=tuple(remarks))
+    notes = (n if str(n) in common else f"{name}: {n}" for n in table.notes)
+    return replace(table, notes=tuple(notes))
 
 
 def _stated_weights(settled: Settled) -> list[str]:

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lrkv_plan.errors import PlanError
+from lrkv_plan.notes import Note
 
 if TYPE_CHECKING:
     from lrkv_plan.report.explorer import SliderGrid
     from lrkv_plan.report.figures import Figure
     from lrkv_plan.report.tables import Table
     from lrkv_plan.schema import Source
-
-RESTS_ON = "rests on: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,23 +101,31 @@ def own_remarks(document: Document, part: Part) -> list[str]:
     if shown is None:
         return []
     elsewhere = {*document.common_remarks, *foundations(document)}
+    remarks = (
+        shown.remarks
+        if part.table is None
+        else [str(note) for note in part.table.notes if _kind(note) != "provenance"]
+    )
     return [
         remark
-        for remark in shown.remarks
-        if not remark.startswith(RESTS_ON)
-        and remark not in elsewhere
+        for remark in remarks
+        if remark not in elsewhere
         and remark.partition(": ")[2] not in elsewhere  # a picture names the design first
     ]
+
+
+def _kind(note: str | Note) -> str:
+    return note.kind if isinstance(note, Note) else "assumption"
 
 
 def foundations(document: Document) -> list[str]:
     """What the times of any part rest on, once each."""
     found = [
-        remark.removeprefix(RESTS_ON)
+        note.text
         for part in document.parts
         if part.table is not None
-        for remark in part.table.remarks
-        if remark.startswith(RESTS_ON)
+        for note in part.table.notes
+        if isinstance(note, Note) and note.kind == "provenance"
     ]
     return list(dict.fromkeys(found))
 
@@ -132,5 +139,5 @@ def joined(tables: Sequence[Table]) -> Table:
         rows=[row for table in tables for row in table.rows],
         shown_rows=[row for rows in shown for row in rows],
         columns=max((table.columns for table in tables), key=len),
-        remarks=tuple(dict.fromkeys(r for table in tables for r in table.remarks)),
+        notes=tuple(dict.fromkeys(note for table in tables for note in table.notes)),
     )

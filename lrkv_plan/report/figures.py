@@ -146,7 +146,7 @@ def figure_table(figure: Figure) -> Table:
             )
             for key in keys
         ),
-        remarks=figure.remarks,
+        notes=figure.remarks,
     )
 
 

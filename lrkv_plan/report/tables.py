@@ -10,14 +10,15 @@ import dataclasses
 import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from lrkv_plan import __version__
 from lrkv_plan.errors import PlanError
+from lrkv_plan.notes import Note
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Row = Mapping[str, Any]
 
@@ -51,7 +52,8 @@ class Table:
     """One command's answer. Texts for people hold no control characters, whatever a spec held.
 
     ``rows`` go to JSON and CSV whole; ``columns`` pick what people see of ``shown_rows`` (all rows
-    when None). ``remarks`` are assumptions and caveats, part of every format but CSV. ``text``,
+    when None). ``notes`` are assumptions and caveats, part of every format but CSV; a text
+    given as one becomes an assumption. ``text``,
     a whole YAML document, takes the place of the columns where there is one. ``unmet`` is what the
     rows miss (a requirement, or a judgement as an error of its own): they are written, then the
     command fails.
@@ -61,14 +63,19 @@ class Table:
     inputs: Row
     rows: Sequence[Row]
     columns: Sequence[Column]
-    remarks: Sequence[str] = ()
+    notes: Sequence[str | Note] = ()
     shown_rows: Sequence[Row] | None = None
     text: str | None = None
     unmet: str | PlanError | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", printable(self.title))
-        object.__setattr__(self, "remarks", tuple(map(printable, self.remarks)))
+        object.__setattr__(self, "notes", tuple(map(_as_note, self.notes)))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes as people read them."""
+        return tuple(map(str, self.notes))
 
 
 def printable(text: str) -> str:
@@ -95,6 +102,13 @@ def _shown_character(character: str) -> str:
     if character.isprintable() or unicodedata.category(character) == "Zs":
         return character
     return character.encode("unicode_escape").decode()
+
+
+def _as_note(remark: str | Note) -> Note:
+    """A remark as a record; plain text says what was assumed."""
+    note = remark if isinstance(remark, Note) else Note(kind="assumption", text=remark)
+    subject = None if note.subject is None else printable(note.subject)
+    return replace(note, text=printable(note.text), subject=subject)
 
 
 def as_row(result: Any) -> dict[str, Any]:
@@ -131,18 +145,24 @@ _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u
 
 
 def to_json(table: Table) -> str:
-    """One object: schema_version, tool_version, inputs, rows, remarks."""
+    """One object: schema_version, tool_version, inputs, rows, notes, and their texts as remarks."""
     import json
 
     document = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "inputs": _plain(table.inputs),
-        "rows": [_plain(row, exact=True) for row in table.rows],
+        "rows": plain_rows(table.rows),
+        "notes": [dataclasses.asdict(_as_note(note)) for note in table.notes],
         "remarks": list(table.remarks),
     }
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+
+
+def plain_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Rows as JSON holds them: numbers, texts, lists; ratios also as exact text."""
+    return [_plain(row, exact=True) for row in rows]
 
 
 def _plain(row: Row, exact: bool = False) -> dict[str, Any]:
@@ -206,7 +226,7 @@ def to_markdown(table: Table) -> str:
         return "\n".join([*lines, "```yaml", _document(table.text).rstrip("\n"), "```"]) + "\n"
     lines.append("| " + " | ".join(_escaped(c.title) for c in table.columns) + " |")
     lines.append("| " + " | ".join("---:" if c.is_number else "---" for c in table.columns) + " |")
-    for row in _shown(table):
+    for row in shown_rows(table):
         lines.append("| " + " | ".join(_escaped(c.cell(row)) for c in table.columns) + " |")
     if table.remarks:
         lines += ["", *(f"- {_escaped(remark)}" for remark in table.remarks)]
@@ -217,7 +237,8 @@ def _escaped(text: str) -> str:
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
-def _shown(table: Table) -> Sequence[Row]:
+def shown_rows(table: Table) -> Sequence[Row]:
+    """The rows that people see."""
     return table.rows if table.shown_rows is None else table.shown_rows
 
 
@@ -237,7 +258,7 @@ def to_text(table: Table, *, width: int | None = None, color: bool = False) -> s
     for column in table.columns:
         justify: Any = "right" if column.is_number else "left"
         grid.add_column(Text(column.title), justify=justify, overflow="fold")
-    for row in _shown(table):
+    for row in shown_rows(table):
         grid.add_row(*(Text(column.cell(row)) for column in table.columns))
     buffer = io.StringIO()
     console = Console(

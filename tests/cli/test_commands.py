@@ -51,7 +51,7 @@ def test_every_command_writes_every_format(name: str, output_format: str) -> Non
     assert result.stdout.endswith("\n")
     if output_format == "json":
         document = json.loads(result.stdout)
-        assert document["schema_version"] == 1
+        assert document["schema_version"] == 2
         assert document["rows"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lrkv_plan.errors import RequirementError
+from lrkv_plan.notes import Note
 from lrkv_plan.report.document import (
     Document,
     Part,
@@ -17,9 +18,9 @@ from lrkv_plan.report.tables import Column, Table
 NAME = Column(key="name", title="name", is_number=False)
 
 
-def table(*names: str, remarks: tuple[str, ...] = ()) -> Table:
+def table(*names: str, remarks: tuple[str | Note, ...] = ()) -> Table:
     rows = [{"name": name} for name in names]
-    return Table(title="t", inputs={}, rows=rows, columns=(NAME,), remarks=remarks)
+    return Table(title="t", inputs={}, rows=rows, columns=(NAME,), notes=remarks)
 
 
 def document(*parts: Part, common: tuple[str, ...] = ()) -> Document:
@@ -37,7 +38,8 @@ def test_a_refused_part_keeps_its_place_and_says_why() -> None:
 
 
 def test_remarks_are_said_once() -> None:
-    remarks = ("mine", "the model's", "rests on: a prior", "rests on: a prior")
+    prior = Note(kind="provenance", text="a prior")
+    remarks = ("mine", "the model's", prior, prior)
     told = document(Part(key="a", title="A", table=table("x", remarks=remarks)),
                     Part(key="b", title="B", table=table("y", remarks=remarks)),
                     common=("the model's",))  # fmt: skip

@@ -26,13 +26,13 @@ TABLE = Table(
         Column(key="ratio", title="of MHA", text=percent),
         Column(key="odd", title="odd", text=lambda v: "+".join(v)),
     ),
-    remarks=("one remark",),
+    notes=("one remark",),
 )
 
 
 def test_json_is_one_object_in_full_precision() -> None:
     document = json.loads(render(TABLE, Format.JSON))
-    assert set(document) == {"schema_version", "tool_version", "inputs", "rows", "remarks"}
+    assert set(document) == {"schema_version", "tool_version", "inputs", "rows", "notes", "remarks"}
     assert document["inputs"] == {"model": "toy", "share": 0.5}
     first, second = document["rows"]
     assert first["size_bytes"] == 339_738_624
@@ -78,7 +78,7 @@ HOSTILE_NAME = "\x1b[31mRED\x1b[0m\x1b]0;x\x07\x9b\0\u202e\ud800"
 def test_no_control_character_leaves_in_any_format(output_format: Format) -> None:
     table = Table(
         title=HOSTILE_NAME, inputs={"name": HOSTILE_NAME}, rows=[{"n": HOSTILE_NAME}],
-        columns=(Column(key="n", title="n"),), remarks=(HOSTILE_NAME,),
+        columns=(Column(key="n", title="n"),), notes=(HOSTILE_NAME,),
     )  # fmt: skip
     for one in (table, replace(table, text=f"name: {HOSTILE_NAME}\n")):
         text = render(one, output_format)

@@ -63,7 +63,7 @@ def audit_table(
             Column(key="found", title="readings that print it", is_number=False),
             Column(key="reason", title="recorded reason", is_number=False),
         ),
-        remarks=(*_remarks(rows, wanted), *_sources(files)),
+        notes=(*_remarks(rows, wanted), *_sources(files)),
         unmet=_unmet(failed, len(rows)),
     )
 
@@ -255,7 +255,7 @@ def losses_table(facts: PublishedLoss) -> Table:
         inputs={},
         rows=rows,
         columns=columns,
-        remarks=(
+        notes=(
             "lowest: " + ", ".join(f"{best} at {name}" for name, best in lowest.items()),
             "one run each: how much another seed would change is not known",
         ),
@@ -290,7 +290,7 @@ def scale_table(scale: Scale) -> Table:
             Column(key="relative_difference", title="relative", text=_relative),
             Column(key="table", title="printed in", is_number=False),
         ),
-        remarks=tuple(
+        notes=tuple(
             f"{name}: the cache is printed, not computed"
             for name, (_, known) in ratios.items()
             if known == "printed"
@@ -311,7 +311,7 @@ def tasks_table(facts: PublishedScores) -> Table:
             Column(key="lrkv", title="LRKV", text=_share),
             Column(key="difference", title="difference", text=_points),
         ),
-        remarks=(
+        notes=(
             f"the figure cannot be made again: scores of {missing} of {facts.n_tasks} tasks are in "
             "none of the documents read, so the mean is as printed",
         ),
@@ -337,7 +337,7 @@ def rotation_table() -> Table:
             Column(key="pulled_score", title="its score", text=str),
             Column(key="lost_ratio", title="squared length lost", text=percent),
         ),
-        remarks=(
+        notes=(
             "scores are against a query along the second axis, (0, 1)",
             "with one latent number every reconstruction stays on the first axis",
         ),

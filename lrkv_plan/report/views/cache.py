@@ -45,7 +45,7 @@ def cache_table(model: ModelSpec, rows: Sequence[CacheRow], workload: Workload) 
             Column(key="cache_bytes_per_gpu", title="cache/GPU", text=format_bytes),
             Column(key="ratio_to_mha", title="of MHA", text=percent),
         ),
-        remarks=tuple(_cache_remarks(model, rows, workload)),
+        notes=tuple(_cache_remarks(model, rows, workload)),
     )
 
 
@@ -69,7 +69,7 @@ def tensor_table(model: ModelSpec, rows: Sequence[TensorRow], workload: Workload
             Column(key="cache_bytes", title="cache", text=format_bytes),
             Column(key="cache_bytes_per_gpu", title="cache/GPU", text=format_bytes),
         ),
-        remarks=tuple(_cache_remarks(model, (), workload)),
+        notes=tuple(_cache_remarks(model, (), workload)),
     )
 
 
@@ -176,7 +176,7 @@ def rank_table(
             Column(key="arithmetic_ratio", title="arithmetic", text=ratio),
             Column(key="arithmetic_ratio_limit", title="long context", text=ratio),
         ),
-        remarks=(
+        notes=(
             *_own_remarks(model, inputs, own),
             next_rank,
             *_rank_remarks(inputs, answer),
@@ -262,7 +262,7 @@ def rank_fit_table(model: ModelSpec, inputs: Row, answer: RankFit) -> Table:
             Column(key="ratio", title="of MHA", text=percent),
             Column(key="waste_share", title="waste", text=percent),
         ),
-        remarks=(
+        notes=(
             f"ranks are stored at multiples of {answer.alignment}; of MHA compares what is stored",
             *answer.remarks,
             *model.remarks,
@@ -315,7 +315,7 @@ def params_table(model: ModelSpec, rows: Sequence[ParamsRow], match_params: bool
             Column(key="model_params", title="model"),
             *(matched if match_params else ()),
         ),
-        remarks=(*remarks, *model.remarks),
+        notes=(*remarks, *model.remarks),
     )
 
 
@@ -335,7 +335,7 @@ def shard_table(model: ModelSpec, rows: Sequence[ShardRow], inputs: dict[str, An
             Column(key="link_bytes_per_token_per_gpu", title="link B/token/GPU", text=count),
             Column(key="aggregate_ratio_to_mha", title="of MHA", text=percent),
         ),
-        remarks=(
+        notes=(
             *dict.fromkeys(
                 f"refused: {row.attention}: {row.refused}" for row in rows if row.refused
             ),

@@ -51,7 +51,7 @@ def evaluation_table(name: str, held_out: bool, groups: Sequence[GroupError]) ->
             Column(key="in_band", title="in 90 % band", text=share),
             Column(key="basis", title="rests on", is_number=False),
         ),
-        remarks=(*_summary(groups), *_notes(groups)),
+        notes=(*_summary(groups), *_notes(groups)),
     )
 
 
@@ -156,7 +156,7 @@ def fit_table(result: FitResult, *, force: bool = False, remarks: Sequence[str] 
         },
         rows=fit_rows(result),
         columns=FIT_COLUMNS,
-        remarks=(*_refused(refused), *fit_remarks(result), *remarks),
+        notes=(*_refused(refused), *fit_remarks(result), *remarks),
         unmet=CalibrationError(refused) if refused else None,
     )
 
@@ -245,7 +245,7 @@ def shown_run(result: FitResult) -> Table:
     known = result.info.model_dump(mode="json", exclude_none=True, exclude={"skipped", "notes"})
     lines.append("run: " + "; ".join(f"{k} {v}" for k, v in known.items() if v != {}))
     lines += [f"left out: {point}: {reason}" for point, reason in result.info.skipped.items()]
-    return replace(table, remarks=(*table.remarks, *lines))
+    return replace(table, notes=(*table.notes, *lines))
 
 
 def table_fit_table(result: TableFit, *, force: bool = False) -> Table:
@@ -263,7 +263,7 @@ def table_fit_table(result: TableFit, *, force: bool = False) -> Table:
         table, rows=rows, columns=(*table.columns, verdict),
         inputs={"file": str(result.path), "profile": result.profile.name,
                 "max_error": result.max_error, "refused": refused},
-        remarks=(
+        notes=(
             *_refused(refused),
             "errors are of calls fitted without: whole head configurations left out, or rows "
             "where those are too few",
@@ -305,7 +305,7 @@ def _entries_table(title: str, entries: Sequence[KernelConstants]) -> Table:
                 key="preferred", title="used", text=lambda v: "yes" if v else "", is_number=False
             ),
         ),
-        remarks=(*notes, *sources) if rows else ("the profile holds no measured constants",),
+        notes=(*notes, *sources) if rows else ("the profile holds no measured constants",),
     )
 
 
@@ -396,7 +396,7 @@ def memory_table(result: FitResult) -> Table:
             Column(key="largest", title="largest cache B", text=count),
             Column(key="peak", title="peak of a call B", text=count),
         ),
-        remarks=("the peak is the allocator's, above the tensors that a call is given; it is "
+        notes=("the peak is the allocator's, above the tensors that a call is given; it is "
                  "measured on CUDA only",),
     )  # fmt: skip
 
@@ -453,7 +453,7 @@ def estimator_table(result: FitResult) -> Table:
     return Table(
         title="Even against odd rounds by two estimators: median |ln of the ratio|",
         inputs={}, rows=rows, columns=(*_PATH, *columns),
-        remarks=(f"the {result.estimator} with the machine's drift taken out is a point's time; "
+        notes=(f"the {result.estimator} with the machine's drift taken out is a point's time; "
                  f"above {share(result.noise_limit)} a run counts as noisy",),
     )  # fmt: skip
 
@@ -485,7 +485,7 @@ def crossing_table(result: FitResult) -> Table:
     return Table(
         title="Crossings along the context, measured and predicted", inputs={}, rows=rows,
         columns=tuple(Column(key=k, title=t, is_number=False) for k, t in titles.items()),
-        remarks=("contexts between measured ones by log-linear interpolation; intervals from "
+        notes=("contexts between measured ones by log-linear interpolation; intervals from "
                  "drawing every point's repeats again",),
     )  # fmt: skip
 
@@ -652,7 +652,7 @@ def validation_table(
             Column(key="high_s", title="to us", text=_microseconds),
             Column(key="verdict", title="verdict", is_number=False),
         ),
-        remarks=(
+        notes=(
             *([f"refused: {failure}"] if failure else []),
             *bases,
             *changed,

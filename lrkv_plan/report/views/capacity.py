@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.notes import Note
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
 from lrkv_plan.report.views.specs import model_inputs
 from lrkv_plan.units import format_bytes
@@ -42,7 +43,7 @@ def capacity_table(
             *(_POPULATION_COLUMNS if population is not None else ()),
             Column(key="bound_by", title="bound by", is_number=False),
         ),
-        remarks=tuple(dict.fromkeys(_remarks(model, answers, population))),
+        notes=tuple(dict.fromkeys(_remarks(model, answers, population))),
     )
 
 
@@ -160,22 +161,28 @@ _ADMITTED = (
 
 def _remarks(
     model: ModelSpec, answers: Sequence[Answer], population: Population | None
-) -> Iterator[str]:
+) -> Iterator[str | Note]:
     for context in dict.fromkeys(a.deployment.settings.context_tokens for a in answers):
         yield from beyond_maximum(model, context)
     for answer in answers:
         where = f"{answer.attention}, TP {answer.deployment.parallel.tp_size}"
         if answer.refused:
-            yield f"refused: {where}: {answer.refused}"
+            yield Note(kind="refusal", subject=where, text=answer.refused)
         if answer.to_try:
             context = answer.deployment.settings.context_tokens
-            yield f"{where}, {context:,} tokens: nothing fits; try {'; '.join(answer.to_try)}"
+            yield Note(
+                kind="hint",
+                subject=f"{where}, {context:,} tokens",
+                text=f"nothing fits; try {'; '.join(answer.to_try)}",
+            )
     for answer in answers:
         if answer.row is not None:
             yield from (f"{answer.attention}: {remark}" for remark in answer.row.remarks)
     if any(answer.row and answer.row.budget for answer in answers):
         yield _budget_range(answers)
-    yield from (f"rests on: {note}" for answer in answers for note in answer.rests_on)
+    yield from (
+        Note(kind="provenance", text=note) for answer in answers for note in answer.rests_on
+    )
     if population is not None:
         yield (
             f"{population.n_sequences:,} sequences of {population.name}: admitted in arrival "
@@ -254,7 +261,7 @@ def budget_table(model: ModelSpec, answers: Sequence[Answer]) -> Table:
             Column(key="high_bytes", title="at best", text=format_bytes),
             Column(key="provenance", title="rests on", is_number=False),
         ),
-        remarks=tuple(dict.fromkeys((*remarks, *model.remarks))),
+        notes=tuple(dict.fromkeys((*remarks, *model.remarks))),
     )
 
 

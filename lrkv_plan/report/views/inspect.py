@@ -132,7 +132,7 @@ def inspect_table(
         inputs=inputs,
         rows=rows if plan is None else [*rows, _plan_row(plan)],
         columns=_columns(layers, energy, plan),
-        remarks=inspect_notes(layers, skipped, plan),
+        notes=inspect_notes(layers, skipped, plan),
         shown_rows=[_shown_row(layer, energy, plan) for layer in layers],
     )
 

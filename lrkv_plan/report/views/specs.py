@@ -41,7 +41,7 @@ def models_table(models: Sequence[ModelSpec], labels: Sequence[str]) -> Table:
             {**row, "model_params": at_least(row["model_params"], row["uncounted_parts"])}
             for row in rows
         ],
-        remarks=(">= leaves out parts that `lrkv-plan models show NAME` lists",),
+        notes=(">= leaves out parts that `lrkv-plan models show NAME` lists",),
         columns=(
             Column(key="model", title="model", is_number=False),
             DESIGN,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.latency.crossover import describe
 from lrkv_plan.memory.weights import uncounted_weights
+from lrkv_plan.notes import Note
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
 from lrkv_plan.report.views.calibration import share
 from lrkv_plan.report.views.capacity import beyond_maximum, bounded, deployment_inputs
@@ -18,7 +19,7 @@ from lrkv_plan.units import format_bytes
 if TYPE_CHECKING:
     from lrkv_plan.latency.crossover import Crossover
     from lrkv_plan.latency.roofline import RooflinePoint
-    from lrkv_plan.latency.step import StepModel
+    from lrkv_plan.latency.step import StepModel, StepTime
     from lrkv_plan.serving.capacity import CapacityRow
     from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.serving.load import Admission, LatencyTarget
@@ -69,12 +70,12 @@ def basis_table(model: ModelSpec, gpu: str, steps: Sequence[tuple[str, StepModel
             Column(key="held_out_p90_error", title="p90", text=share),
             Column(key="identified", title="identified", text=", ".join, is_number=False),
         ),
-        remarks=(
+        notes=(
             "basis: measured on this GPU; other_shape, measured there for another shape; "
             "generation, lent by a GPU of the same generation; datasheet, typical efficiencies; "
             "assumed, no such kernel was measured anywhere",
             "band: factors on the predicted time that hold 90 % of held-out measurements",
-            *(f"rests on: {note}" for note in notes),
+            *(Note(kind="provenance", text=note) for note in notes),
         ),
     )
 
@@ -136,15 +137,15 @@ def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
             *((Column(key="binds", title="bound by", is_number=False),) if has_load else ()),
             Column(key="against_own_design", title=f"against own design, {batch}", is_number=False),
         ),
-        remarks=(
+        notes=(
             *beyond_maximum(model, plan.context_tokens),
             f"budget for LRKV, GQA and MLA: {parse_budget(plan.budget).described}; the largest "
             f"rank in it is {plan.ceiling.largest.value}, {plan.ceiling.aligned.value} as a "
             f"multiple of {plan.ceiling.alignment}",
             *_load_remarks(plan, has_load),
-            LRKV_POSITIONS,
-            *(f"refused: {reason}" for reason in plan.refused),
-            *(f"rests on: {note}" for note in plan.rests_on),
+            Note(kind="limit", text=LRKV_POSITIONS),
+            *(Note(kind="refusal", text=reason) for reason in plan.refused),
+            *(Note(kind="provenance", text=note) for note in plan.rests_on),
             *model.remarks,
         ),
     )
@@ -243,11 +244,52 @@ def step_parts_table(planned: Table) -> Table:
             Column(key="batch_size", title="batch", text=count),
             *(Column(key=key, title=f"{title} ms", text=milliseconds) for key, title in parts),
         ),
-        remarks=(
+        notes=(
             "batch: sequences of one replica, the row's own load",
             "step: parts summed, nothing overlapped, which is the prediction; all overlapped: the "
             "slowest resource alone",
             "at best, at worst: all constants at the ends of their bands together",
+        ),
+    )
+
+
+def steps_table(
+    model: ModelSpec, inputs: Row, steps: Sequence[tuple[str, StepModel, StepTime]]
+) -> Table:
+    """One decode step per design: its time, band and parts."""
+    left_out = uncounted_weights(model) if inputs.get("weight_bytes_per_gpu") is None else ()
+    batch = int(inputs["batch_size"])
+    rows = [
+        {
+            "attention": label,
+            **{key: float(getattr(time, key)) for key in _STEP_PARTS},
+            "tokens_per_s": batch / float(time.step_s),
+            "weights_left_out": list(left_out),
+        }
+        for label, _, time in steps
+    ]
+    notes = dict.fromkeys(note for _, step, _ in steps for note in step.remarks)
+    return Table(
+        title=(
+            f"{bounded(left_out, 'Lower bound')}Decode step of {model.name} on {inputs['gpu']}, "
+            f"TP {inputs['tp_size']}, batch {batch:,}, {inputs['context_tokens']:,} tokens each"
+        ),
+        inputs=inputs,
+        rows=rows,
+        columns=(
+            DESIGN,
+            Column(key="step_s", title="step ms", text=milliseconds),
+            Column(key="low_s", title="at best", text=milliseconds),
+            Column(key="high_s", title="at worst", text=milliseconds),
+            Column(key="attention_s", title="attention", text=milliseconds),
+            Column(key="linear_s", title="weights", text=milliseconds),
+            Column(key="all_reduce_s", title="all-reduce", text=milliseconds),
+            Column(key="overhead_s", title="overhead", text=milliseconds),
+        ),
+        notes=(
+            *beyond_maximum(model, int(inputs["context_tokens"])),
+            "step: parts summed, nothing overlapped, of the named GPUs' sequences together",
+            *(Note(kind="provenance", text=note) for note in notes),
         ),
     )
 
@@ -280,11 +322,11 @@ def crossover_table(
             Column(key="attention_s", title="attention ms", text=milliseconds),
             Column(key="bound", title="attention bound by", is_number=False),
         ),
-        remarks=(
+        notes=(
             *_left_out_remarks(model, inputs),
             *beyond_maximum(model, int(inputs.get("context_tokens") or 0)),
             *_band_remarks(labels, crossover),
-            *(f"rests on: {note}" for note in rests_on),
+            *(Note(kind="provenance", text=note) for note in rests_on),
         ),
     )
 
@@ -343,7 +385,7 @@ def roofline_table(
             Column(key="memory_s", title="memory ms", text=milliseconds),
             Column(key="compute_s", title="compute ms", text=milliseconds),
         ),
-        remarks=(
+        notes=(
             "datasheet bandwidth and dense peak, no efficiencies: a bound, not a prediction",
             "units fp32 are ordinary units, the others tensor cores",
             *model.remarks,

@@ -1,0 +1,43 @@
+"""``lrkv-plan step-time``: one decode step of each design, in its parts."""
+
+import typer
+
+from lrkv_plan.cli.options import (
+    AttentionOption,
+    BatchOption,
+    ContextOption,
+    KvDtypeOption,
+    ModelArgument,
+    QueryOption,
+    RequiredGpu,
+    SpecDirOption,
+    TpSizeOption,
+    WeightDtypeOption,
+    WeightsOption,
+    asks,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("step-time")(step_time)
+
+
+@asks("step_time")
+def step_time(
+    model: ModelArgument,
+    gpu: RequiredGpu,
+    attention: AttentionOption = None,
+    context_tokens: ContextOption = None,
+    batch_size: BatchOption = "1",
+    query_tokens: QueryOption = "1",
+    tp_size: TpSizeOption = "1",
+    kv_dtype: KvDtypeOption = "bf16",
+    weight_dtype: WeightDtypeOption = None,
+    weights: WeightsOption = None,
+    spec_dir: SpecDirOption = None,
+) -> None:
+    """One decode step per design: time, band, and what it is made of.
+
+    Example: lrkv-plan step-time llama-3.1-8b --gpu h100-sxm --batch-size 32
+    """

@@ -1,0 +1,272 @@
+"""Arguments of many questions, as values: models, GPUs, deployments, populations, targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from lrkv_plan import words
+from lrkv_plan.errors import ArgumentError
+from lrkv_plan.loader import load_gpu, load_model
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from lrkv_plan.serving.answers import Answer
+    from lrkv_plan.serving.deployment import Checkpoint, Deployment
+    from lrkv_plan.serving.load import LatencyTarget
+    from lrkv_plan.specs.deployment import EngineName
+    from lrkv_plan.specs.lengths import Population
+
+Model: TypeAlias = "str | Path | Mapping[str, Any] | ModelSpec"
+Gpu: TypeAlias = "str | Path | Mapping[str, Any] | HardwareProfile"
+Number: TypeAlias = "int | float | str"
+Numbers: TypeAlias = "int | str | Sequence[int | str]"
+Texts: TypeAlias = "str | Sequence[str]"
+
+
+def refuse(given: Mapping[str, Any], why: str) -> None:
+    """Refuse arguments that the question does not use.
+
+    Raises
+    ------
+    ArgumentError
+        If one of them was given, that is, is not None.
+    """
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise ArgumentError(names, f": {why}")
+
+
+def named(gpu: Gpu) -> str:
+    """A GPU as the inputs record it: the text that was given, else the profile's name."""
+    return gpu if isinstance(gpu, str) else load_gpu(gpu).name
+
+
+def default_context(model: ModelSpec) -> int:
+    """8,192 tokens, or the model's maximum where that is smaller."""
+    return min(8192, model.max_context_tokens or 8192)
+
+
+def context_of(value: Number | None, model: ModelSpec) -> int:
+    """Tokens of ``context_tokens``, or ``default_context`` where it was not given."""
+    return default_context(model) if value is None else words.tokens("context_tokens", value)
+
+
+def checkpoint_beside(argument: Model, model: ModelSpec) -> Checkpoint | None:
+    """The safetensors files beside the model's config.json, if there are any.
+
+    Raises
+    ------
+    SpecError
+        If they are there and incomplete or corrupt.
+    """
+    from lrkv_plan.checkpoint.tensors import checkpoint_weights, has_checkpoint
+    from lrkv_plan.serving.deployment import Checkpoint
+
+    if not isinstance(argument, str | Path):
+        return None
+    path = Path(argument)
+    folder = path if path.is_dir() else path.parent
+    if not (path.exists() and has_checkpoint(folder)):
+        return None
+    weights = checkpoint_weights(folder)
+    return Checkpoint(model=model, total_bytes=weights.total_bytes, remarks=weights.remarks)
+
+
+def population_of(
+    lengths: str | Path | None,
+    column: str | None,
+    trace: str | Path | None,
+    length_percentiles: str | None,
+) -> Population | None:
+    """The population of at most one of the three sources.
+
+    Raises
+    ------
+    ArgumentError
+        If more than one source is given, or ``column`` without ``lengths``.
+    """
+    from lrkv_plan.specs.lengths import parse_percentiles, read_lengths, read_trace
+
+    sources = {"lengths": lengths, "trace": trace, "length_percentiles": length_percentiles}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) > 1:
+        raise ArgumentError(given, ": give one of them")
+    if column is not None and lengths is None:
+        raise ArgumentError("column", ": names a column of --lengths, which is not given")
+    if lengths is not None:
+        return read_lengths(Path(lengths), column)
+    if trace is not None:
+        return read_trace(Path(trace))
+    return None if length_percentiles is None else parse_percentiles(length_percentiles)
+
+
+def latency_target(
+    tpot_ms: Number | None,
+    speculative_tokens: Number | None,
+    accepted_tokens: Number | None,
+    spec_dir: str | Path | None,
+) -> LatencyTarget:
+    """What the served sequences must be fast enough for, and how tokens are drafted.
+
+    Raises
+    ------
+    UsageError
+        If a number cannot be read, or more tokens are accepted than a step verifies.
+    """
+    from lrkv_plan.loader import load_all_hardware
+    from lrkv_plan.serving.load import LatencyTarget, Speculation
+
+    seconds = words.optional(words.number, "tpot_ms", tpot_ms)
+    return LatencyTarget(
+        tpot_s=None if seconds is None else seconds / 1e3,
+        speculation=Speculation(
+            query_tokens=words.count("speculative_tokens", _or(speculative_tokens, 1)),
+            accepted_tokens=words.number(
+                "accepted_tokens", _or(accepted_tokens, 1), least=1.0, most=1e6
+            ),
+        ),
+        relatives=tuple(load_all_hardware(spec_dir)),
+    )
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def deployment_of(
+    model: Model,
+    spec: ModelSpec,
+    *,
+    context_tokens: int,
+    gpu: Gpu | None,
+    tp_size: int = 1,
+    kv_dtype: str | None = None,
+    engine: str | None = None,
+    n_gpus: Number | None = None,
+    weight_dtype: str | None = None,
+    weights: int | str | None = None,
+    utilisation: Number | None = None,
+    kv_memory: int | str | None = None,
+    align: Number | None = None,
+    gpu_hour_usd: Number | None = None,
+    spec_dir: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Deployment:
+    """The deployment that arguments describe; ``settings`` are further ``EngineSettings``.
+
+    ``model`` is the argument as given, beside which the weights' files may lie.
+    """
+    from lrkv_plan.serving.deployment import Deployment
+    from lrkv_plan.serving.engine import engine_named
+    from lrkv_plan.serving.engines.vllm import default_batched_tokens
+    from lrkv_plan.specs.deployment import EngineSettings, Parallelism
+
+    hardware = None if gpu is None else load_gpu(gpu, spec_dir=spec_dir)
+    batched = 8192 if hardware is None else default_batched_tokens(hardware)
+    told = {"max_batched_tokens": batched, **(settings or {})}
+    return Deployment(
+        engine=engine_named(engine or "vllm"),
+        settings=EngineSettings(context_tokens=context_tokens, kv_dtype=kv_dtype or "bf16", **told),
+        hardware=hardware,
+        parallel=Parallelism(tp_size=tp_size),
+        n_gpus=words.optional(words.count, "n_gpus", n_gpus),
+        utilisation=words.optional(words.share, "utilisation", utilisation),
+        weight_dtype=weight_dtype,
+        weight_bytes=words.optional(words.size, "weights", weights),
+        checkpoint=checkpoint_beside(model, spec) if weights is None else None,
+        kv_memory_bytes=words.optional(words.size, "kv_memory", kv_memory),
+        rank_alignment=words.count("align", _or(align, 16)),
+        gpu_hour_usd=words.optional(words.number, "gpu_hour_usd", gpu_hour_usd),
+    )
+
+
+def refuse_beside_pool(kv_memory: Any, **budget: Any) -> None:
+    """Refuse arguments of the memory budget where ``kv_memory`` states the pool."""
+    if kv_memory is not None:
+        refuse(
+            budget, "--kv-memory states the pool, so no budget is computed; leave one of them out"
+        )
+
+
+def refuse_unread(engine: EngineName, **settings: Any) -> None:
+    """Refuse settings that were given and that the engine's rules do not read."""
+    from lrkv_plan.serving.engine import READS
+
+    unread = {name: value for name, value in settings.items() if name not in READS[engine.name]}
+    refuse(unread, f"the rules of {engine.name} do not use it; leave it out")
+
+
+def refuse_alignment(designs: Iterable[tuple[str, ModelSpec]], align: Number | None) -> None:
+    """Refuse ``align`` where no design stores rows at a multiple."""
+    if align is None or (alignment := words.count("align", align)) == 1:
+        return
+    attentions = (
+        group.attention
+        for _, model in designs
+        for group in model.attention_groups
+        if group.attention is not None
+    )
+    if all(one.aligned(alignment) == one for one in attentions):
+        raise ArgumentError(
+            "align", ": no design here stores rows at a multiple of it; leave it out"
+        )
+
+
+def contexts_of(
+    value: Numbers | None, population: Population | None, model: ModelSpec
+) -> list[int]:
+    """Maximum lengths: as stated, else the population's longest sequence, else the default.
+
+    Raises
+    ------
+    ArgumentError
+        If the population holds sequences that an engine of that length would refuse.
+    """
+    longest = None if population is None else int(population.lengths.max())
+    if value is None:
+        return [longest or default_context(model)]
+    contexts = words.token_counts("context_tokens", value)
+    if population is not None and longest is not None and min(contexts) < longest:
+        n_longer = int((population.lengths > min(contexts)).sum())
+        raise ArgumentError(
+            "context_tokens",
+            f" {min(contexts)}: {n_longer:,} of {population.n_sequences:,} sequences are longer, "
+            f"up to {longest:,}; leave it out to take the longest",
+        )
+    return contexts
+
+
+def unmet_requirement(
+    answers: Iterable[Answer], sequences: Number | None, tokens: Number | None
+) -> str | None:
+    """What the first row that holds too little misses, or None."""
+    wanted = {
+        "sequences": words.optional(words.count, "require_sequences", sequences),
+        "tokens": words.optional(words.count, "require_tokens", tokens),
+    }
+    for answer in answers:
+        row = answer.row
+        held = {
+            "sequences": row.total_sequences if row else 0,
+            "tokens": row.total_tokens if row else 0,
+        }
+        for what, least in wanted.items():
+            if least is not None and held[what] < least:
+                return _missed(answer, what, held[what], least)
+    return None
+
+
+def _missed(answer: Answer, what: str, held: int, least: int) -> str:
+    where = f"{answer.attention} at {answer.deployment.settings.context_tokens:,} tokens"
+    hint = f"; try {', '.join(answer.to_try)}" if answer.to_try else ""
+    why = f" ({answer.refused})" if answer.refused else ""
+    return (
+        f"{where} on tp_size {answer.deployment.parallel.tp_size}: {held:,} {what} fit, "
+        f"{least:,} are required{why}{hint}"
+    )
+
+
+__all__ = ["Gpu", "Model", "Number", "Numbers", "Texts", "load_gpu", "load_model"]

@@ -1,0 +1,269 @@
+"""What designs keep, how large one may be, what it weighs, and where its cache lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lrkv_plan import words
+from lrkv_plan.errors import ArgumentError
+from lrkv_plan.questions.arguments import (
+    Gpu,
+    Model,
+    Number,
+    Numbers,
+    Texts,
+    context_of,
+    default_context,
+    deployment_of,
+    load_model,
+    named,
+    refuse,
+    refuse_beside_pool,
+)
+from lrkv_plan.questions.result import Result
+
+
+def cache(
+    model: Model,
+    *,
+    attention: Texts | None = None,
+    context_tokens: Numbers | None = None,
+    batch_size: Number | None = None,
+    kv_dtype: str | None = None,
+    tp_size: Number | None = None,
+    encoder_tokens: Number | None = None,
+    detail: bool | None = None,
+    spec_dir: str | Path | None = None,
+) -> Result:
+    """Count the bytes that each design caches, per token, sequence and GPU.
+
+    Parameters
+    ----------
+    attention : designs to swap in, one row each; the model's own when None.
+    context_tokens : cached tokens per sequence, one or several; 8k or the model's maximum.
+    batch_size : sequences resident together, 1. [sequences]
+    kv_dtype : storage format of cached scalars, bf16.
+    tp_size : GPUs that share the model, 1.
+    encoder_tokens : encoder rows of cross-attention.
+    detail : one row per cached tensor.
+
+    Raises
+    ------
+    SpecError, UsageError
+        If an argument names nothing, cannot be read, or the answer would not depend on it.
+    """
+    from lrkv_plan.memory.side_by_side import cache_rows, tensor_rows
+    from lrkv_plan.report.views.cache import cache_table, tensor_table
+    from lrkv_plan.specs.deployment import Workload
+
+    spec = load_model(model, spec_dir=spec_dir)
+    workload = Workload(
+        batch_size=_count("batch_size", batch_size, 1),
+        kv_dtype=kv_dtype or "bf16",
+        tp_size=_count("tp_size", tp_size, 1),
+        encoder_tokens=words.optional(words.count, "encoder_tokens", encoder_tokens),
+    )
+    contexts = (
+        [default_context(spec)]
+        if context_tokens is None
+        else words.token_counts("context_tokens", context_tokens)
+    )
+    if all(group.cached_over != "encoder" for group in spec.layers):
+        refuse(
+            {"encoder_tokens": encoder_tokens}, f"{spec.name} has no cross-attention; leave it out"
+        )
+    texts = words.texts("attention", attention or [])
+    if detail:
+        tensors = tensor_rows(spec, texts, contexts=contexts, workload=workload)
+        return Result(tensor_table(spec, tensors, workload))
+    rows = cache_rows(spec, texts, contexts=contexts, workload=workload)
+    return Result(cache_table(spec, rows, workload))
+
+
+def rank(
+    model: Model,
+    *,
+    budget: Number | None = None,
+    fit_sequences: Number | None = None,
+    gpu: Gpu | None = None,
+    n_gpus: Number | None = None,
+    engine: str | None = None,
+    weight_dtype: str | None = None,
+    weights: int | str | None = None,
+    utilisation: Number | None = None,
+    kv_memory: int | str | None = None,
+    align: Number | None = None,
+    tp_size: Number | None = None,
+    kv_dtype: str | None = None,
+    groups: Number | None = None,
+    position: str | None = None,
+    rope_dim: Number | None = None,
+    key_norm: str | None = None,
+    context_tokens: Number | None = None,
+    mla_rope_dim: Number | None = None,
+    spec_dir: str | Path | None = None,
+) -> Result:
+    """Find the largest LRKV rank within a cache budget, and what else fits it.
+
+    Parameters
+    ----------
+    budget : "50%", 0.5 or "1/3" of MHA; "50% of own"; "96 KiB/token"; "24 KiB/token/gpu"; or a
+        design: "gqa:6".
+    fit_sequences : instead of ``budget``: sequences of ``context_tokens`` that must fit on ``gpu``.
+    align : multiple that a kernel wants ranks to be, 16.
+    groups, position, rope_dim, key_norm : of the LRKV design; 1, none, 0, none.
+    mla_rope_dim : rope width of the MLA that is compared with.
+
+    Raises
+    ------
+    SpecError, UsageError
+        If an argument names nothing, cannot be read, or the answer would not depend on it.
+    """
+    from lrkv_plan.attention.families.low_rank import LowRankOptions
+    from lrkv_plan.formats import storage_format
+    from lrkv_plan.report.views.specs import model_inputs
+
+    if (budget is None) == (fit_sequences is None):
+        raise ArgumentError(
+            ["budget", "fit_sequences"], ": give one of the two, the latter with --gpu"
+        )
+    placed: dict[str, Any] = {
+        "gpu": gpu, "n_gpus": n_gpus, "engine": engine, "weight_dtype": weight_dtype,
+        "weights": weights, "utilisation": utilisation, "kv_memory": kv_memory,
+    }  # fmt: skip
+    if budget is not None:
+        refuse(
+            placed,
+            "a --budget of bytes does not depend on it; leave it out, or ask with --fit-sequences",
+        )
+    refuse_beside_pool(
+        kv_memory, utilisation=utilisation, weights=weights, weight_dtype=weight_dtype
+    )
+    spec = load_model(model, spec_dir=spec_dir)
+    context = context_of(context_tokens, spec)
+    kv_format = kv_dtype or "bf16"
+    options = LowRankOptions(
+        n_shared_groups=_count("groups", groups, 1),
+        position=position or "none",
+        rope_dim=0 if rope_dim is None else words.count("rope_dim", rope_dim),
+        key_norm=key_norm or "none",
+    )
+    latent_rope = words.optional(words.count, "mla_rope_dim", mla_rope_dim)
+    alignment, gpus = _count("align", align, 16), _count("tp_size", tp_size, 1)
+    budget = budget if budget is None or isinstance(budget, str) else _plain(budget)
+    stated = {
+        "model": model_inputs(spec),
+        "budget": budget,
+        "align": alignment,
+        "tp_size": gpus,
+        "kv_dtype": storage_format(kv_format).name,
+        "context_tokens": context,
+        "n_shared_groups": options.n_shared_groups,
+        "position": options.position,
+        "rope_dim": options.rope_dim,
+        "key_norm": options.key_norm,
+        "mla_rope_dim": latent_rope,
+    }
+    if budget is not None:
+        from lrkv_plan.memory.largest import own_reading, rank_ceiling
+        from lrkv_plan.report.views.cache import rank_table
+
+        told: dict[str, Any] = {
+            "alignment": alignment, "tp_size": gpus, "kv_dtype": kv_format,
+            "context_tokens": context, "options": options, "latent_rope_dim": latent_rope,
+        }  # fmt: skip
+        answer = rank_ceiling(spec, budget=budget, **told)
+        return Result(rank_table(spec, stated, answer, own_reading(spec, budget, **told)))
+
+    from lrkv_plan.report.views.cache import rank_fit_table
+    from lrkv_plan.serving.capacity import rank_for_sequences
+
+    deployment = deployment_of(
+        model, spec, context_tokens=context, kv_dtype=kv_format, tp_size=gpus, align=alignment,
+        spec_dir=spec_dir, **placed,
+    )  # fmt: skip
+    wanted = words.count("fit_sequences", fit_sequences)
+    fitted = rank_for_sequences(
+        spec, deployment, wanted, options=options, latent_rope_dim=latent_rope
+    )
+    place = {
+        "fit_sequences": wanted,
+        "gpu": None if gpu is None else named(gpu),
+        "engine": engine or "vllm",
+    }
+    return Result(rank_fit_table(spec, {**stated, **place}, fitted))
+
+
+def params(
+    model: Model,
+    *,
+    attention: Texts | None = None,
+    match_params: bool | None = None,
+    spec_dir: str | Path | None = None,
+) -> Result:
+    """Count key/value weights and the whole model's, per design.
+
+    Parameters
+    ----------
+    attention : designs to swap in, one row each; the model's own when None.
+    match_params : also the feed-forward width that restores the model's parameter count.
+
+    Raises
+    ------
+    SpecError, UsageError
+        If an argument names nothing or cannot be read.
+    """
+    from lrkv_plan.memory.side_by_side import params_rows
+    from lrkv_plan.report.views.cache import params_table
+
+    spec = load_model(model, spec_dir=spec_dir)
+    matched = bool(match_params)
+    texts = words.texts("attention", attention or [])
+    return Result(params_table(spec, params_rows(spec, texts, match_params=matched), matched))
+
+
+def shard(
+    model: Model,
+    *,
+    attention: Texts | None = None,
+    tp_size: Numbers | None = None,
+    kv_dtype: str | None = None,
+    spec_dir: str | Path | None = None,
+) -> Result:
+    """Place each design's cache on tensor-parallel GPUs: bytes per GPU and the repeated share.
+
+    Parameters
+    ----------
+    tp_size : GPUs that share the model, one or several sizes; 1, 2, 4 and 8.
+    kv_dtype : storage format of cached scalars, bf16.
+
+    Raises
+    ------
+    SpecError, UsageError
+        If an argument names nothing or cannot be read.
+    """
+    from lrkv_plan.formats import storage_format
+    from lrkv_plan.memory.side_by_side import shard_rows
+    from lrkv_plan.report.views.cache import shard_table
+    from lrkv_plan.report.views.specs import model_inputs
+
+    spec = load_model(model, spec_dir=spec_dir)
+    sizes = [1, 2, 4, 8] if tp_size is None else words.counts("tp_size", tp_size)
+    texts, kv_format = words.texts("attention", attention or []), kv_dtype or "bf16"
+    rows = shard_rows(spec, texts, tp_sizes=sizes, kv_dtype=kv_format)
+    inputs = {
+        "model": model_inputs(spec),
+        "tp_size": sizes,
+        "kv_dtype": storage_format(kv_format).name,
+    }
+    return Result(shard_table(spec, rows, inputs))
+
+
+def _count(name: str, value: Number | None, default: int) -> int:
+    return default if value is None else words.count(name, value)
+
+
+def _plain(budget: Any) -> str:
+    """A budget that is a number as the text that names the same share."""
+    return str(words.share("budget", budget))

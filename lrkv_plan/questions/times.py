@@ -1,0 +1,225 @@
+"""How long a decode step takes, where two designs change places, and what bounds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lrkv_plan import words
+from lrkv_plan.errors import ArgumentError, did_you_mean, shown
+from lrkv_plan.loader import load_all_hardware
+from lrkv_plan.questions.arguments import (
+    Gpu,
+    Model,
+    Number,
+    Texts,
+    context_of,
+    load_gpu,
+    load_model,
+    named,
+    refuse,
+)
+from lrkv_plan.questions.result import Result
+
+OVER = ("context_tokens", "batch_size", "rank", "query_tokens", "tp_size")
+
+
+def step_time(
+    model: Model,
+    *,
+    gpu: Gpu,
+    attention: Texts | None = None,
+    context_tokens: Number | None = None,
+    batch_size: Number | None = None,
+    query_tokens: Number | None = None,
+    tp_size: Number | None = None,
+    kv_dtype: str | None = None,
+    weight_dtype: str | None = None,
+    weights: int | str | None = None,
+    spec_dir: str | Path | None = None,
+) -> Result:
+    """Predict one decode step per design, with its parts and band.
+
+    Parameters
+    ----------
+    context_tokens : cached tokens per sequence; 8k or the model's maximum.
+    batch_size, query_tokens, tp_size : 1 each.
+    weights : of one GPU. [bytes, or text such as "14.99 GiB"]
+
+    Raises
+    ------
+    SpecError, UsageError, PlacementError
+        If an argument names nothing, cannot be read, or no time can be predicted.
+    """
+    from lrkv_plan.latency.step import step_model
+    from lrkv_plan.latency.step import step_time as time_of
+    from lrkv_plan.memory.side_by_side import designs
+    from lrkv_plan.report.views.specs import model_inputs
+    from lrkv_plan.report.views.time import steps_table
+
+    spec, hardware = load_model(model, spec_dir=spec_dir), load_gpu(gpu, spec_dir=spec_dir)
+    point = _point(spec, context_tokens, batch_size, query_tokens, tp_size)
+    told: dict[str, Any] = {
+        "kv_dtype": kv_dtype or "bf16",
+        "weight_dtype": weight_dtype,
+        "weight_bytes": words.optional(words.size, "weights", weights),
+    }
+    relatives = load_all_hardware(spec_dir)
+    steps = []
+    for label, design in designs(spec, words.texts("attention", attention or [])):
+        step = step_model(design, hardware, tp_size=point["tp_size"], relatives=relatives, **told)
+        at = (point["context_tokens"], point["batch_size"], point["query_tokens"])
+        steps.append((label, step, time_of(step, *at)))
+    stated = {
+        "model": model_inputs(spec),
+        "gpu": hardware.name,
+        "kv_dtype": told["kv_dtype"],
+        "weight_dtype": weight_dtype or spec.weight_dtype,
+        "weight_bytes_per_gpu": told["weight_bytes"],
+        **point,
+    }
+    return Result(steps_table(spec, stated, steps))
+
+
+def crossover(
+    model: Model,
+    *,
+    gpu: Gpu,
+    attention: Texts,
+    over: str | None = None,
+    context_tokens: Number | None = None,
+    batch_size: Number | None = None,
+    query_tokens: Number | None = None,
+    at_most: Number | None = None,
+    tp_size: Number | None = None,
+    kv_dtype: str | None = None,
+    weight_dtype: str | None = None,
+    weights: int | str | None = None,
+    spec_dir: str | Path | None = None,
+) -> Result:
+    """Find the exact place where one of two designs becomes faster than the other, and its band.
+
+    Parameters
+    ----------
+    attention : two designs; along the rank, the LRKV one is "lrkv:RANK" with any options.
+    over : what varies: context_tokens (the default), batch_size, rank, query_tokens or tp_size.
+    at_most : the largest value of it that is looked at.
+
+    Raises
+    ------
+    SpecError, UsageError, PlacementError
+        If an argument names nothing, cannot be read or honoured, or no time can be predicted.
+    """
+    from lrkv_plan.latency.crossover import at_rank, compare
+    from lrkv_plan.report.views.specs import model_inputs
+    from lrkv_plan.report.views.time import crossover_table
+
+    texts = words.texts("attention", attention)
+    if len(texts) != 2:
+        raise ArgumentError("attention", f": give two designs to compare, not {len(texts)}")
+    along = over or OVER[0]
+    if along not in OVER:
+        raise ArgumentError(
+            "over", f" {shown(along)}: one of {', '.join(OVER)}{did_you_mean(along, OVER)}"
+        )
+    varied = {
+        "context_tokens": context_tokens, "batch_size": batch_size, "query_tokens": query_tokens,
+        "tp_size": tp_size,
+    }  # fmt: skip
+    if along in varied:
+        refuse({along: varied[along]}, f"is what --over {along} varies; --at-most bounds it")
+    if along == "tp_size":
+        refuse({"weights": weights}, "are of one size, and --over tp_size varies it; leave it out")
+    spec = load_model(model, spec_dir=spec_dir)
+    point = _point(spec, context_tokens, batch_size, query_tokens, tp_size)
+    weight_bytes = words.optional(words.size, "weights", weights)
+    answer = compare(
+        spec,
+        (texts[0], texts[1]),
+        load_gpu(gpu, spec_dir=spec_dir),
+        over=along,
+        point=point,
+        at_most=words.optional(words.tokens, "at_most", at_most),
+        kv_dtype=kv_dtype or "bf16",
+        weight_dtype=weight_dtype,
+        weight_bytes=weight_bytes,
+        relatives=load_all_hardware(spec_dir),
+    )
+    stated = {
+        "model": model_inputs(spec),
+        "gpu": named(gpu),
+        "over": along,
+        "kv_dtype": kv_dtype or "bf16",
+        "weight_dtype": weight_dtype or spec.weight_dtype,
+        "weight_bytes_per_gpu": weight_bytes,
+        **point,
+    }
+    labels = [at_rank(text, "RANK") if along == "rank" else text for text in texts]
+    return Result(
+        crossover_table(spec, stated, labels, answer.crossover, answer.sides, answer.rests_on)
+    )
+
+
+def roofline(
+    model: Model,
+    *,
+    gpu: Gpu,
+    attention: Texts | None = None,
+    context_tokens: Number | None = None,
+    batch_size: Number | None = None,
+    query_tokens: Number | None = None,
+    units: Texts | None = None,
+    heads_per_tile: Number | None = None,
+    kv_dtype: str | None = None,
+    tp_size: Number | None = None,
+    spec_dir: str | Path | None = None,
+) -> Result:
+    """Compare arithmetic intensity with the ridge, per design, decode path and kind of unit.
+
+    Parameters
+    ----------
+    units : peaks to compare with, bf16 (tensor cores) and fp32.
+    heads_per_tile : heads served by one read of a shared row; all of them when None.
+
+    Raises
+    ------
+    SpecError, UsageError
+        If an argument names nothing or cannot be read.
+    """
+    from lrkv_plan.latency.roofline import roofline_point
+    from lrkv_plan.latency.work import paths_of
+    from lrkv_plan.memory.side_by_side import designs
+    from lrkv_plan.report.views.specs import model_inputs
+    from lrkv_plan.report.views.time import roofline_table
+
+    spec, hardware = load_model(model, spec_dir=spec_dir), load_gpu(gpu, spec_dir=spec_dir)
+    told: dict[str, Any] = {
+        **_point(spec, context_tokens, batch_size, query_tokens, tp_size),
+        "heads_per_tile": words.optional(words.count, "heads_per_tile", heads_per_tile),
+    }
+    kinds = ",".join(words.texts("units", ["bf16", "fp32"] if units is None else units))
+    kv_format = kv_dtype or "bf16"
+    points = [
+        (label, roofline_point(design, hardware, path=path, units=unit, kv_dtype=kv_format, **told))
+        for label, design in designs(spec, words.texts("attention", attention or []))
+        for path in paths_of(design)
+        for unit in (kind.strip() for kind in kinds.split(","))
+    ]
+    place = {"gpu": hardware.name, "kv_dtype": kv_format, "units": kinds}
+    return Result(roofline_table(spec, {"model": model_inputs(spec), **place, **told}, points))
+
+
+def _point(
+    spec: Any,
+    context_tokens: Number | None,
+    batch_size: Number | None,
+    query_tokens: Number | None,
+    tp_size: Number | None,
+) -> dict[str, int]:
+    counts = {"batch_size": batch_size, "query_tokens": query_tokens, "tp_size": tp_size}
+    return {
+        "context_tokens": context_of(context_tokens, spec),
+        **{
+            name: 1 if value is None else words.count(name, value) for name, value in counts.items()
+        },
+    }
