@@ -22,7 +22,7 @@ from lrkv_plan.specs.model import ModelSpec
 
 MODEL_FOLDER = "model_specs"
 HARDWARE_FOLDER = "hardware_profiles"
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(__file__).resolve().parent
 MAX_FILES = 1_000  # in one folder that is searched
 MAX_FOLDER_BYTES = 2 * 2**20  # of YAML; two seconds' work at worst
 _SUFFIXES = (".yaml", ".yml", ".json")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from benchmarks.fuzz import search
 from benchmarks.fuzzing.damage import damaged_document
 from benchmarks.fuzzing.inputs import SOURCES, Input, input_of
 from benchmarks.fuzzing.judging import faults
-from benchmarks.fuzzing.options import is_contained
+from benchmarks.fuzzing.options import BASES, is_contained
 from benchmarks.fuzzing.running import prepared, run
+from lrkv_plan.cli.app import app
 
 pytest.importorskip("scipy")
 
@@ -92,3 +96,14 @@ def test_each_fault_is_seen(
     one = Input(number=0, kind="options", files={}, arguments=["cache"])
     outcome = run(one, tmp_path / "x", processor_s=0.2 if kind == "hang" else AMPLE_S)
     assert [fault.kind for fault in faults(one, outcome)] == [kind]
+
+
+def test_every_command_is_tried() -> None:
+    def names(command: Any, before: str = "") -> Iterator[str]:
+        if not hasattr(command, "list_commands"):
+            yield before.strip()
+            return
+        for name in command.list_commands(None):
+            yield from names(command.get_command(None, name), f"{before} {name}")
+
+    assert set(names(typer.main.get_command(app))) <= set(BASES)

@@ -26,7 +26,7 @@ from benchmarks.fuzzing.options import damaged_command, is_contained
 from lrkv_plan.loader import HARDWARE_FOLDER, MODEL_FOLDER, shipped_files
 from tests.calibration.made_up_run import planned, timed, written
 from tests.checkpoint.synthetic import llama_folder, planted
-from tests.specs.test_huggingface import CASES, expanded
+from tests.huggingface.test_huggingface import CASES, expanded
 from tests.specs.test_traces import AZURE_2023, AZURE_2024, BURST_2, BURST_8, MOONCAKE
 
 CLAIMS = Path(__file__).resolve().parent.parent.parent / "claims"

@@ -78,14 +78,15 @@ def _wrong_codes(outcome: Outcome) -> Iterator[Fault]:
 
 
 def _long_messages(outcome: Outcome) -> Iterator[Fault]:
+    """Refusals of more lines or characters than a person reads; notes and files written are not."""
     told = [line for line in outcome.stderr.splitlines() if line.strip()]
-    lines = [line for line in told if not line.startswith("wrote ")]
-    if outcome.exit_code in REFUSALS and "Commands:" not in outcome.stderr:
-        if len(lines) > MAX_LINES:
-            yield Fault("long message", _gist(lines[-1]), f"{len(lines)} lines: {_cut(lines[-1])}")
-        elif len(outcome.stderr) > MAX_CHARACTERS:
-            about = f"{len(outcome.stderr):,} characters: {_cut(outcome.stderr)}"
-            yield Fault("long message", _gist(lines[-1]), about)
+    lines = [line for line in told if not line.startswith(("wrote ", "note: "))]
+    if outcome.exit_code not in REFUSALS or "Commands:" in outcome.stderr or not lines:
+        return
+    n_characters = sum(map(len, lines))
+    if len(lines) > MAX_LINES or n_characters > MAX_CHARACTERS:
+        about = f"{len(lines)} lines, {n_characters:,} characters: {_cut(lines[-1])}"
+        yield Fault("long message", _gist(lines[-1]), about)
 
 
 def _gist(line: str) -> str:

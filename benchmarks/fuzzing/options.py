@@ -22,7 +22,8 @@ BASES = {
     "cache": "llama-3.1-8b", "params": "llama-3.1-8b", "shard": "llama-3.1-8b",
     "capacity": "llama-3.1-8b --gpu h200",
     "crossover": "llama-3.1-8b --gpu h200 --attention lrkv:16 --attention mqa",
-    "roofline": "llama-3.1-8b --gpu h200", "validate": "llama-3.1-8b --gpu cpu --device cpu",
+    "roofline": "llama-3.1-8b --gpu h200", "step-time": "llama-3.1-8b --gpu h200",
+    "validate": "llama-3.1-8b --gpu cpu --device cpu",
     "audit": "mla", "inspect": "k --fit-ranks none",
     "report": "llama-3.1-8b --gpu h200 -o page", "calibrate fit": "run -o fitted",
     "calibrate show": "run", "calibrate evaluate": "s.csv",
@@ -123,7 +124,7 @@ def _options(name: str) -> list[tuple[str, bool]]:
     """The options of a command, each with whether it takes a value."""
     command: Any = typer.main.get_command(app)
     for word in name.split():
-        command = command.commands[word]
+        command = command.get_command(None, word)
     return list(_flags(command))
 
 

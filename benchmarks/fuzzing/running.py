@@ -36,6 +36,7 @@ PROCESSOR_S = 2.0  # that an input may take
 SLOWER_S = {"report": 40.0, "plot": 6.0, "calibrate": 6.0, "audit": 4.0, "plan": 4.0}
 WAITING_S = 10.0  # for input that never comes
 MORE_MEMORY_BYTES = 3 * 2**30  # that an input may ask for before it gets a MemoryError
+MADE_UP_PEAKS = {"stream_bytes_per_s": 10e9, "peak_flops_per_s": {"fp32": 100e9}}
 PROJECT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -95,10 +96,10 @@ def _measuring() -> dict[str, Any]:
     def refused(*_: Any, **__: Any) -> Any:
         raise CalibrationError("nothing is measured here")
 
-    session = "lrkv_plan.calibration.run"
+    session = "lrkv_plan.calibration.session"
     return {
         f"{session}.Measuring.run": lambda *_: 0,
-        f"{session}.measured_peaks": lambda *_: {},
+        f"{session}.measured_peaks": lambda *_: MADE_UP_PEAKS,
         f"{session}.stopwatch_of": lambda _: mock.Mock(method="none"),
         f"{session}.prepare_cpu": lambda _: "none",
         "lrkv_plan.calibration.validate.stopwatch_of": refused,
@@ -128,6 +129,7 @@ def run(one: Input, folder: Path, *, processor_s: float | None = None) -> Outcom
 def _run(one: Input, here: Path, files: Mapping[str, str], limit: float) -> Outcome:
     streams = _Streams(one.stdout)
     code, error, place, too_slow = 0, "", "", False
+    interrupted = signal.getsignal(signal.SIGINT)
     held = _forget_peak()
     with warnings.catch_warnings(record=True) as heard, streams, mock.patch.object(
         sys, "argv", ["lrkv-plan", *one.arguments]
@@ -145,8 +147,10 @@ def _run(one: Input, here: Path, files: Mapping[str, str], limit: float) -> Outc
             code, place = 1, _place(escaped.__traceback__)
             error = traceback.format_exception_only(escaped)[-1].strip()
         finally:
-            gc.enable()  # the entry turns collections off and exempts all objects from them
+            # The entry ends a process: collections off, all objects exempt, interrupts ignored.
+            gc.enable()
             gc.unfreeze()
+            signal.signal(signal.SIGINT, interrupted)
     grown = max(0, _peak_bytes() - held)
     return Outcome(
         exit_code=code, stdout=streams.text(0), stderr=streams.text(1), error=error,

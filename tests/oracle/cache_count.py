@@ -19,8 +19,11 @@ def row_bytes(width: int, fmt: str, tensor: str) -> Fraction:
     """A row: payload and scales; key scales and DeepSeek's mixed entry are kept otherwise."""
     if fmt in SCALED and tensor == "key_scale":
         return Fraction(2)
-    if fmt == "fp8_ds_mla" and tensor in ("latent", "rope_key"):
-        return Fraction(2 * width if tensor == "rope_key" else width + 4 * -(-width // 128))
+    if fmt == "fp8_ds_mla" and tensor == "rope_key":
+        return Fraction(2 * width)
+    if fmt == "fp8_ds_mla" and tensor.startswith("latent"):
+        empty = 2 * 64 if tensor == "latent_alone" else 0  # the place of the rotary part stays
+        return Fraction(width + 4 * -(-width // 128) + empty)
     if fmt in PLAIN:
         return Fraction(width * PLAIN[fmt], 8)
     bits, scale, group, whole = SCALED[fmt]
@@ -37,7 +40,8 @@ def tensors(a: Design, payload: bool = False) -> list[tuple[str, int, int, bool]
             width = a["nope_dim"] + a["rope_dim"]
             kept = [("key", width, heads, True), ("value", a["v_head_dim"], heads, True)]
         else:
-            latent = ("latent", a["latent_dim"], 1, False)
+            name = "latent" if a["rope_dim"] else "latent_alone"
+            latent = (name, a["latent_dim"], 1, False)
             kept = [latent, ("rope_key", a["rope_dim"], 1, False)]
     elif a["family"] == "lrkv":
         groups, to = a["n_shared_groups"], 1 if payload else a["rank_alignment"]
