@@ -1,21 +1,18 @@
-"""What every attention spec has, and the registry that finds a family's class by name.
+"""What every attention spec has: its backbone, its text, its sizes.
 
-A family is one ``AttentionSpec`` subclass registered under its names. ``on_backbone`` builds the
-spec that ``--attention`` text asks for on the heads of an existing model.
+``on_backbone`` builds the spec that ``--attention`` text asks for on the heads of an existing
+model.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from pydantic import BeforeValidator, SerializeAsAny, ValidationError
-from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
-from lrkv_plan.errors import SpecError, did_you_mean, shown
-from lrkv_plan.schema import Flag, Frozen, HeadCount, explain
+from lrkv_plan.schema import Flag, Frozen, HeadCount
 
 
 class Backbone(NamedTuple):
@@ -69,45 +66,6 @@ class AttentionSpec(Frozen):
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-_SPEC_CLASSES: dict[str, type[AttentionSpec]] = {}
-
-
-def register_spec_class(family: str, spec_class: type[AttentionSpec]) -> None:
-    """Make ``family`` a word that spec files and ``--attention`` understand."""
-    _SPEC_CLASSES[family] = spec_class
-
-
-def known_families() -> tuple[str, ...]:
-    """Names of all registered families."""
-    return tuple(_SPEC_CLASSES)
-
-
-def spec_class(family: object) -> type[AttentionSpec]:
-    """The spec class of a family. Raises ``SpecError`` with the nearest known name."""
-    if isinstance(family, str) and family in _SPEC_CLASSES:
-        return _SPEC_CLASSES[family]
-    known = ", ".join(_SPEC_CLASSES)
-    hint = did_you_mean(family, _SPEC_CLASSES) if isinstance(family, str) else ""
-    raise SpecError(f"attention family {shown(family)} is unknown{hint}; known: {known}")
-
-
-def _resolve(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    if "family" not in value:
-        raise ValueError("family is missing: one of " + ", ".join(_SPEC_CLASSES))
-    try:
-        return spec_class(value["family"]).model_validate(value)
-    except SpecError as error:
-        raise ValueError(str(error)) from None
-    except ValidationError as error:
-        # A nested error would lose its place: hand the inner key on as text.
-        raise PydanticCustomError("inner", "{inner}", {"inner": explain(error)}) from None
-
-
-AnyAttention = Annotated[SerializeAsAny[AttentionSpec], BeforeValidator(_resolve)]
 
 
 def divisors_of(n: int) -> list[int]:

@@ -13,8 +13,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from lrkv_plan.attention.registry import parse_attention
-from lrkv_plan.attention.spec import AttentionSpec, Backbone, known_families
+from lrkv_plan.attention.registry import is_family, known_families, parse_attention
+from lrkv_plan.attention.spec import AttentionSpec, Backbone
 from lrkv_plan.calibration.decode.paths import PATHS
 from lrkv_plan.errors import SpecError, UsageError, did_you_mean, shown
 
@@ -240,7 +240,7 @@ def why_no_design(path: str, text: str) -> str:
     "attention 'gqa:7': n_kv_heads 7 does not divide 32 heads: 1, 2, 4, 8, 16, 32"
     """
     family = text.replace(",", ":").partition(":")[0].strip().lower()
-    if family not in known_families():
+    if not is_family(family):
         return f"family {shown(family)} is unknown{did_you_mean(family, known_families())}"
     reason = f"{path} runs other designs"
     for heads in SERIES[path].heads:

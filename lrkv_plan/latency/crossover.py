@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.attention.spec import divisors_of, spec_class
+from lrkv_plan.attention.registry import spec_class
+from lrkv_plan.attention.spec import divisors_of
 from lrkv_plan.errors import PlacementError, UsageError, did_you_mean
 from lrkv_plan.latency.step import StepModel, StepTime, step_model, step_time
 from lrkv_plan.memory.exact import one_count

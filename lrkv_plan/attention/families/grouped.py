@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 from typing_extensions import Self, override
 
+from lrkv_plan.attention.family import Family, Kernel, Planned
 from lrkv_plan.attention.layout import (
     AttentionLayout,
     CachedTensor,
@@ -181,3 +182,22 @@ def _vectors(spec: GroupedSpec) -> list[WeightMatrix]:
         for present, name, size, units, makes in rows
         if present
     ]
+
+
+FAMILIES = (
+    Family(
+        names=("mha", "gqa", "mqa"),
+        spec_class=GroupedSpec,
+        build=grouped_layout,
+        kernels=(Kernel(name="grouped"),),
+        planned=(
+            Planned(role="MHA", design=lambda b: GroupedSpec.on_backbone(b, "mha", {})),
+            Planned(
+                role="GQA in the budget",
+                design=lambda b: GroupedSpec.on_backbone(b, "gqa", {"n_kv_heads": 1}),
+                in_budget=True,
+            ),
+            Planned(role="MQA", design=lambda b: GroupedSpec.on_backbone(b, "mqa", {})),
+        ),
+    ),
+)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from typing_extensions import Self, override
 
 from lrkv_plan.attention.families.grouped import output_weights
+from lrkv_plan.attention.family import Family, Kernel, Planned
 from lrkv_plan.attention.layout import (
     AttentionLayout,
     CachedTensor,
@@ -178,3 +179,38 @@ def _query_weights(spec: LatentSpec, model_dim: int) -> tuple[WeightMatrix, ...]
         WeightMatrix(name="query_norm", rows=latent, cols=1, role=role),
         WeightMatrix(name="query_up", rows=latent, cols=query_dim, role=role, units=units),
     )
+
+
+def usual_rope_dim(backbone: Backbone) -> int:
+    """The backbone's own rotary key, or half a head (arXiv:2405.04434, 2.1.4). [scalars]"""
+    own = backbone.rope_dim
+    return max(2, backbone.head_dim // 2) if own is None else own
+
+
+def narrowest_latent(backbone: Backbone, rope_dim: int | None = None) -> LatentSpec:
+    """MLA with a latent of one scalar, whose sizes give the wider ones."""
+    rope = usual_rope_dim(backbone) if rope_dim is None else rope_dim
+    return LatentSpec.on_backbone(backbone, "mla", {"latent_dim": 1, "rope_dim": rope})
+
+
+FAMILIES = (
+    Family(
+        names=("mla",),
+        spec_class=LatentSpec,
+        build=latent_layout,
+        kernels=(
+            Kernel(name="mla_absorbed"),
+            Kernel(name="mla_materialised", fallback="mla_absorbed", rebuilds=True),
+        ),
+        runs_on=("grouped",),  # heads that are cached instead of the latent
+        planned=(
+            Planned(
+                role="MLA in the budget",
+                design=narrowest_latent,
+                in_budget=True,
+                # DeepSeek's proportions, d_c = 4 d_h (arXiv:2405.04434, 3.1.2).
+                most=lambda backbone: 4 * backbone.head_dim,
+            ),
+        ),
+    ),
+)

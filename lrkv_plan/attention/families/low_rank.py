@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -12,6 +12,7 @@ from pydantic import model_validator
 from typing_extensions import Self, override
 
 from lrkv_plan.attention.families.grouped import query_and_output
+from lrkv_plan.attention.family import Family, Kernel, Planned
 from lrkv_plan.attention.layout import (
     AttentionLayout,
     CachedTensor,
@@ -287,3 +288,48 @@ class LowRankOptions:
     def rank_step(self) -> int:
         """Ranks come in multiples of this: rope_rank rotates pairs."""
         return 2 if self.position == "rope_rank" else 1
+
+
+def _variant(**fields: Any) -> Callable[[Backbone], LowRankSpec]:
+    return lambda backbone: LowRankSpec.on_backbone(backbone, "lrkv", {"rank": 0, **fields})
+
+
+FAMILIES = (
+    Family(
+        names=("lrkv",),
+        spec_class=LowRankSpec,
+        build=low_rank_layout,
+        kernels=(
+            Kernel(
+                name="low_rank",
+                fallback="grouped",
+                assumptions=(
+                    "no public measurement of an LRKV kernel; constants are the grouped kernel's",
+                    "narrow latent rows reach 75 to 100 % of its bandwidth (prediction at 100 %)",
+                    "heads_per_tile heads share one read of the shared rows (counted in the bytes)",
+                ),
+                # A rank-55 bf16 row is 110 bytes, 3.4 sectors of 32 bytes: 128 / 110 read at
+                # worst, and short bursts cost more.
+                bandwidth_left=(0.75, 1.0),
+                query_heads_per_kv_head=1,  # every head has latents of its own
+            ),
+            Kernel(name="low_rank_expand", fallback="low_rank", rebuilds=True),
+            Kernel(name="low_rank_materialised", fallback="low_rank", rebuilds=True),
+        ),
+        planned=(
+            Planned(
+                role="LRKV, aligned rank in the budget",
+                design=_variant(),
+                in_budget=True,
+                aligned=True,
+                role_at_zero="LRKV, no aligned rank in the budget",
+            ),
+            Planned(
+                role="LRKV, keys rotated",
+                design=_variant(position="rope_expand"),
+                in_budget=True,
+                aligned=True,
+            ),
+        ),
+    ),
+)
