@@ -73,7 +73,7 @@ def crossover(
 
     Example: lrkv-plan crossover llama-3.1-8b --gpu h200 --attention gqa:8 --attention mla:512+64
     """
-    from lrkv_plan.latency.crossover import at_rank, compare
+    from lrkv_plan.latency.crossover import compare, rank_names
     from lrkv_plan.loader import load_all_hardware, load_hardware
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import crossover_table
@@ -112,5 +112,5 @@ def crossover(
         "weight_bytes_per_gpu": inputs.parse_size(weights, "--weights"),
         **point,
     }
-    labels = [at_rank(text, "RANK") if over.value == "rank" else text for text in attention]
+    labels = rank_names(spec, attention, "RANK") if over is Over.RANK else attention
     return crossover_table(spec, stated, labels, answer.crossover, answer.sides, answer.rests_on)

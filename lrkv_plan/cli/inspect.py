@@ -159,8 +159,8 @@ def planner(
     budget = wanted.budget
     if budget is None:
         return lambda _: None
-    from lrkv_plan.attention.families.low_rank import LowRankOptions
     from lrkv_plan.checkpoint.rank_plan import plan_frame, rank_plan
+    from lrkv_plan.cli.options import low_rank_variant
 
     frame = plan_frame(
         source,
@@ -168,7 +168,7 @@ def planner(
         budget=budget,
         kv_dtype=wanted.kv_dtype,
         alignment=wanted.alignment,
-        options=LowRankOptions(position=wanted.position),
+        design=low_rank_variant(source.model, position=wanted.position),
     )
     return lambda layers: rank_plan(frame, layers)
 

@@ -19,6 +19,7 @@ from lrkv_plan.errors import PlanError, RequirementError, UsageError, shown
 from lrkv_plan.report.tables import Format, Table, render
 
 if TYPE_CHECKING:
+    from lrkv_plan.attention.families.low_rank import LowRankSpec
     from lrkv_plan.serving.answers import Answer
     from lrkv_plan.serving.deployment import Checkpoint, Deployment
     from lrkv_plan.serving.load import LatencyTarget
@@ -588,3 +589,34 @@ GpuHourOption = Annotated[
     str | None,
     typer.Option("--gpu-hour-usd", metavar="USD", help="Price of one GPU for an hour."),
 ]
+
+
+def low_rank_variant(
+    model: "ModelSpec",
+    *,
+    n_shared_groups: int = 1,
+    position: str = "none",
+    rope_dim: int = 0,
+    key_norm: str = "none",
+) -> "LowRankSpec":
+    """The LRKV variant that the options ask for, at rank 0 on the model's backbone.
+
+    Raises
+    ------
+    SpecError
+        If the model has no attention layers, or an option does not fit its heads.
+    """
+    from lrkv_plan.attention.families.low_rank import LowRankSpec
+    from lrkv_plan.attention.registry import parse_attention
+    from lrkv_plan.specs.design import first_backbone
+
+    told = {
+        "groups": (n_shared_groups, 1), "position": (position, "none"), "rope_dim": (rope_dim, 0),
+        "key_norm": (key_norm, "none"),
+    }  # fmt: skip
+    stated = [f"{name}={value}" for name, (value, default) in told.items() if value != default]
+    if position == "rope_rank":
+        stated.append("basis_spans_rotary_planes=true")
+    variant = parse_attention(",".join(["lrkv:0", *stated]), first_backbone(model))
+    assert isinstance(variant, LowRankSpec), "the text names LRKV"
+    return variant

@@ -42,8 +42,9 @@ from lrkv_plan.files import write_whole
 from lrkv_plan.report.tables import Format
 
 if TYPE_CHECKING:
-    from lrkv_plan.attention.families.low_rank import LowRankOptions
+    from lrkv_plan.attention.families.low_rank import LowRankSpec
     from lrkv_plan.report.figures import Figure
+    from lrkv_plan.specs.model import ModelSpec
 
 _PARAMETERS = {
     "output": (None, Annotated[
@@ -215,15 +216,18 @@ def cache_vs_rank(
     Example: lrkv-plan plot cache-vs-rank lrkv-paper-2.5b --heads 6,18,32 --budget 50% -o rank.png
     """  # fmt: skip
     from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank as series
+    from lrkv_plan.report.series.cache_vs_rank import with_heads
 
+    spec, counts = load(model, spec_dir), count_list(heads, "--heads") if heads else ()
+    first = with_heads(spec, counts[0]) if counts else spec
     return series(
-        load(model, spec_dir),
-        heads=count_list(heads, "--heads") if heads else (),
+        spec,
+        heads=counts,
         budget=budget,
         alignment=one_count(align, "--align"),
         kv_dtype=kv_dtype,
         tp_size=one_count(tp_size, "--tp-size"),
-        options=_variant(groups, position, rope_dim, key_norm),
+        design=_variant(first, groups, position, rope_dim, key_norm),
     )
 
 
@@ -279,7 +283,7 @@ def rank_sweep(
         kv_dtype=kv_dtype,
         tp_size=one_count(tp_size, "--tp-size"),
         context_tokens=context,
-        options=_variant(groups, position, rope_dim, key_norm),
+        design=_variant(spec, groups, position, rope_dim, key_norm),
         deployment=deployment,
     )
 
@@ -362,10 +366,11 @@ def payload_vs_loss(
     return series(scale or ("2.5B", "128M"))
 
 
-def _variant(groups: str, position: str, rope_dim: str | None, key_norm: str) -> "LowRankOptions":
-    from lrkv_plan.attention.families.low_rank import LowRankOptions
-
-    return LowRankOptions(
+def _variant(
+    spec: "ModelSpec", groups: str, position: str, rope_dim: str | None, key_norm: str
+) -> "LowRankSpec":
+    return inputs.low_rank_variant(
+        spec,
         n_shared_groups=one_count(groups, "--groups"),
         position=position,
         rope_dim=one_count(rope_dim, "--rope-dim") if rope_dim else 0,
@@ -497,7 +502,7 @@ def crossover_map(
     )
     return series(
         columns,
-        column_labels(attention, over.value),
+        column_labels(spec, attention, over.value),
         over=over.value,
         low=limits[0],
         high=limits[1],

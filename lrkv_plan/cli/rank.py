@@ -21,6 +21,7 @@ from lrkv_plan.cli.options import (
     WeightsOption,
     context_of,
     load,
+    low_rank_variant,
     one_count,
     optional_count,
     writes_table,
@@ -97,7 +98,6 @@ def rank(
 
     Example: lrkv-plan rank lrkv-paper-2.5b --budget 50%
     """
-    from lrkv_plan.attention.families.low_rank import LowRankOptions
     from lrkv_plan.formats import storage_format
     from lrkv_plan.report.views.specs import model_inputs
 
@@ -111,12 +111,13 @@ def rank(
     inputs.refuse_beside_pool(kv_memory, is_timed=False)
     spec = load(model, spec_dir)
     context = context_of(context_tokens, spec)
-    options = LowRankOptions(
-        n_shared_groups=one_count(groups, "--groups"),
-        position=position,
-        rope_dim=one_count(rope_dim, "--rope-dim") if rope_dim else 0,
-        key_norm=key_norm,
-    )
+    variant: dict[str, Any] = {
+        "n_shared_groups": one_count(groups, "--groups"),
+        "position": position,
+        "rope_dim": one_count(rope_dim, "--rope-dim") if rope_dim else 0,
+        "key_norm": key_norm,
+    }
+    design = low_rank_variant(spec, **variant)
     latent_rope = optional_count(mla_rope_dim, "--mla-rope-dim")
     alignment, gpus = one_count(align, "--align"), one_count(tp_size, "--tp-size")
     stated = {
@@ -126,10 +127,7 @@ def rank(
         "tp_size": gpus,
         "kv_dtype": storage_format(kv_dtype).name,
         "context_tokens": context,
-        "n_shared_groups": options.n_shared_groups,
-        "position": position,
-        "rope_dim": options.rope_dim,
-        "key_norm": key_norm,
+        **variant,
         "mla_rope_dim": latent_rope,
     }
     if budget is not None:
@@ -138,7 +136,7 @@ def rank(
 
         told: dict[str, Any] = {
             "alignment": alignment, "tp_size": gpus, "kv_dtype": kv_dtype,
-            "context_tokens": context, "options": options, "latent_rope_dim": latent_rope,
+            "context_tokens": context, "design": design, "latent_rope_dim": latent_rope,
         }  # fmt: skip
         answer = rank_ceiling(spec, budget=budget, **told)
         return rank_table(spec, stated, answer, own_reading(spec, budget, **told))
@@ -164,7 +162,7 @@ def rank(
     )
     wanted = one_count(fit_sequences or "", "--fit-sequences")
     fitted = rank_for_sequences(
-        spec, deployment, wanted, options=options, latent_rope_dim=latent_rope
+        spec, deployment, wanted, design=design, latent_rope_dim=latent_rope
     )
     return rank_fit_table(
         spec, {**stated, "fit_sequences": wanted, "gpu": gpu, "engine": engine}, fitted

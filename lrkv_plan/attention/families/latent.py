@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from typing_extensions import Self, override
@@ -37,6 +37,9 @@ class LatentSpec(AttentionSpec):
     cached_form: Literal["latent", "heads"] = "latent"
 
     text_argument = "latent_dim"
+    size_name = "latent_dim"
+    size_fields = ("latent_dim",)
+    backbone_fields = frozenset({"n_heads", "nope_dim", "v_head_dim"})
     text_aliases: ClassVar[Mapping[str, str]] = {
         "rope": "rope_dim",
         "nope": "nope_dim",
@@ -52,9 +55,29 @@ class LatentSpec(AttentionSpec):
 
     @override
     def label(self) -> str:
-        return f"mla:{self.latent_dim}+{self.rope_dim}" + self.stated(
-            "query_latent_dim", "cached_form"
-        )
+        return self.text()
+
+    @override
+    def text(self, size: int | str | None = None) -> str:
+        latent = self.latent_dim if size is None else size
+        return f"mla:{latent}+{self.rope_dim}" + self.stated("query_latent_dim", "cached_form")
+
+    @override
+    def sizes(self, model_dim: int) -> Sequence[int]:
+        """Latents that compress anything.
+
+        One is made from the ``model_dim`` scalars of a token and makes the keys and values of all
+        heads: wider than either, the hidden state or the heads themselves would be the smaller
+        cache.
+        """
+        heads = self.n_heads * (self.nope_dim + self.v_head_dim)
+        return range(1, min(model_dim, heads) + 1)
+
+    @classmethod
+    @override
+    def common_sizes(cls, layers: Sequence[Self], model_dim: int) -> Sequence[int]:
+        """Up to the widest that compresses anything in some layer; every layer can take those."""
+        return max((layer.sizes(model_dim) for layer in layers), key=len)
 
     @classmethod
     @override
