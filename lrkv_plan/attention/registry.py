@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
@@ -98,14 +98,29 @@ def load_plugins() -> None:
     SpecError
         If one cannot be loaded or registered; the message names it.
     """
-    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+
+    def take(point: EntryPoint) -> None:
+        for family in _offered(point):
+            register(family)
+
+    each_plugin(ENTRY_POINTS, take)
+
+
+def each_plugin(group: str, take: Callable[[EntryPoint], None]) -> None:
+    """Hand each installed entry point of that group to ``take``, by name.
+
+    Raises
+    ------
+    SpecError
+        If ``take`` fails in any way: one line that names the entry point.
+    """
+    for point in sorted(entry_points(group=group), key=lambda point: point.name):
         try:
-            for family in _offered(point):
-                register(family)
+            take(point)
         except Exception as error:
             kind = "" if isinstance(error, SpecError) else f"{type(error).__name__}: "
             raise SpecError(
-                one_line(f"plugin {point.name!r} ({ENTRY_POINTS}: {point.value}): {kind}{error}")
+                one_line(f"plugin {point.name!r} ({group}: {point.value}): {kind}{error}")
             ) from error
 
 
