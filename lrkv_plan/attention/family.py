@@ -11,9 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from lrkv_plan.attention.layout import AttentionLayout
 from lrkv_plan.attention.spec import AttentionSpec, Backbone
 from lrkv_plan.errors import SpecError, shown
+from lrkv_plan.schema import explain
 
 Builder = Callable[[Any, int], AttentionLayout]
 
@@ -53,6 +56,13 @@ class Planned:
     aligned: bool = False
     most: Callable[[Backbone], int] | None = None
     role_at_zero: str | None = None
+
+    def on(self, backbone: Backbone) -> AttentionSpec:
+        """The design on that backbone. Raises ``SpecError`` where it cannot be had there."""
+        try:
+            return self.design(backbone)
+        except ValidationError as error:
+            raise SpecError(explain(error)) from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,12 +95,14 @@ def budget_bytes(
     return share * bytes_per_token(other, kv_dtype=kv_dtype, tp_size=tp_size)
 
 
-def infeasible(budget: Budget, limit: Fraction, base: Fraction, share: Fraction) -> str:
-    """Why nothing fits: rank 0 takes ``base`` bytes, ``share`` of MHA's, against ``limit``."""
+def infeasible(
+    budget: Budget, limit: Fraction, base: Fraction, share: Fraction, least: str = "rank 0"
+) -> str:
+    """Why nothing fits: the least size takes ``base`` bytes, ``share`` of MHA's."""
     return (
-        f"no rank fits the budget {budget.text} ({float(limit):,.6g} B per token and GPU): rank 0 "
-        f"already takes {float(base):,.6g} B; the smallest feasible budget is "
-        f"{share} = {float(share):.4%} of MHA"
+        f"no {least.rpartition(' ')[0]} fits the budget {budget.text} "
+        f"({float(limit):,.6g} B per token and GPU): {least} already takes {float(base):,.6g} B; "
+        f"the smallest feasible budget is {share} = {float(share):.4%} of MHA"
     )
 
 
@@ -209,7 +211,8 @@ def rank_ceiling(
     best = widest(varied, sizes)
     if best is None:
         base = held(with_size(varied, sizes[0]))
-        raise RequirementError(infeasible(wanted, limit, base, base / mha))
+        least = f"{layers_of(varied)[0].size_name} {sizes[0]}"
+        raise RequirementError(infeasible(wanted, limit, base, base / mha, least))
     aligned = aligned_size(sizes, best.value, alignment)
     following = next((n for n in sizes if n > best.value), None)
     dearer = None if following is None else held(with_size(varied, following))

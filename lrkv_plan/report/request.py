@@ -293,9 +293,10 @@ def _designs(
     tp_size, kv_dtype = deployment.parallel.tp_size, deployment.settings.kv_dtype
     texts, refused = [], []
     for one in named:
-        text = one.text
+        text, reason = one.text, one.refused
         try:
-            _, reason = try_placements(one.model, tp_size=tp_size, kv_dtype=kv_dtype)
+            if reason is None:
+                _, reason = try_placements(one.model, tp_size=tp_size, kv_dtype=kv_dtype)
         except PlanError as error:
             reason = str(error)
         if reason is None:

@@ -30,6 +30,7 @@ from lrkv_plan.specs.design import (
     design_label,
     design_text,
     first_backbone,
+    layers_of,
     sizes_of,
     swap_attention,
     with_size,
@@ -452,9 +453,10 @@ def rank_for_sequences(
     best = widest(varied, sizes)
     if best is None:
         least = capacity_row(with_size(varied, sizes[0]), deployment)
+        name = layers_of(varied)[0].size_name
         raise RequirementError(
-            f"no rank fits {n_sequences:,} sequences of {deployment.settings.context_tokens:,} "
-            f"tokens: at rank {sizes[0]} {least.total_sequences:,} fit ({least.binds}); use more "
+            f"no {name} fits {n_sequences:,} sequences of {deployment.settings.context_tokens:,} "
+            f"tokens: at {name} {sizes[0]} {least.total_sequences:,} fit ({least.binds}); use more "
             "GPUs, a smaller cache format or a shorter context"
         )
     mla = swap_attention(model, narrowest_latent(backbone, latent_rope_dim))

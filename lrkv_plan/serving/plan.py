@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lrkv_plan.attention.registry import all_families
 from lrkv_plan.attention.spec import AttentionSpec, divisors_of
-from lrkv_plan.errors import PlacementError, RequirementError, UsageError
+from lrkv_plan.errors import PlacementError, RequirementError, SpecError, UsageError
 from lrkv_plan.latency.crossover import Crossover, context_crossover
 from lrkv_plan.latency.step import StepModel
 from lrkv_plan.memory.cache import bytes_per_token, ratio_to_mha
@@ -157,11 +157,15 @@ def own_budget(model: ModelSpec) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedDesign:
-    """A design on a model's backbone with its role in a plan; the model's own has no text."""
+    """A design on a model's backbone with its role in a plan; the model's own has no text.
+
+    ``refused`` says why the backbone cannot have it; ``model`` is the model's own then.
+    """
 
     role: str
     model: ModelSpec
     text: str | None = None
+    refused: str | None = None
 
 
 AS_ASKED = "as asked"
@@ -202,8 +206,11 @@ def _sized(
     model: ModelSpec, deployment: Deployment, limit: Fraction | int | None, planned: Planned
 ) -> ComparedDesign | None:
     """A family's design at the size that a plan shows; None where none fits the budget."""
-    backbone = first_backbone(model)
-    design, role = swap_attention(model, planned.design(backbone)), planned.role
+    backbone, role = first_backbone(model), planned.role
+    try:
+        design = swap_attention(model, planned.on(backbone))
+    except SpecError as error:
+        return ComparedDesign(role=role, model=model, text=role, refused=str(error))
     if planned.in_budget:
         if limit is None:
             return None
@@ -326,6 +333,9 @@ def make_plan(
     limit = ceiling.budget_bytes_per_token_per_gpu
     for compared in compared_designs(model, deployment, limit, designs):
         design, text = compared.model, compared.text
+        if compared.refused is not None:
+            refused.append(f"{text}: {compared.refused}")
+            continue
         try:
             step = timed_step(design, deployment, wanted)
             row = _row(compared.role, design, deployment, step, wanted, batch_size)

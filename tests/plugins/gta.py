@@ -65,6 +65,8 @@ class TiedSpec(AttentionSpec):
         if "n_kv_heads" not in fields:
             raise SpecError("gta needs its number of tied rows: write for example gta:4")
         heads, width = backbone.n_heads, backbone.head_dim
+        if backbone.v_head_dim != width:
+            raise SpecError(f"a tied row is {width} wide, but values {backbone.v_head_dim}")
         return cls(**{"n_heads": heads, "head_dim": width, "rope_dim": width // 2, **fields})
 
 

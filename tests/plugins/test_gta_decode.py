@@ -16,8 +16,11 @@ from typer.testing import CliRunner
 
 import lrkv_plan
 from lrkv_plan.attention import registry
+from lrkv_plan.calibration import run as run_module
 from lrkv_plan.calibration.decode import paths
-from lrkv_plan.calibration.decode.step import build_step
+from lrkv_plan.calibration.decode.step import DecodeStep, build_step
+from lrkv_plan.calibration.design import PlannedPoint
+from lrkv_plan.calibration.machine import TimedCalls
 from lrkv_plan.cli.app import app
 from lrkv_plan.latency.kernel import kernel_model
 from lrkv_plan.specs.design import layers_of, swap_attention
@@ -52,12 +55,26 @@ def test_the_path_is_exact() -> None:
     assert float(difference) < 1e-5
 
 
+@pytest.fixture
+def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times of a machine that is never disturbed: 100 us, 10 GB/s and 100 GFLOP/s."""
+
+    def timed(self: object, point: PlannedPoint, step: DecodeStep) -> TimedCalls:
+        step.run()
+        n_bytes = step.read_bytes + step.weight_bytes
+        time_s = 1e-4 + n_bytes / 1e10 + step.flops / 1e11
+        return TimedCalls(repeats_s=(time_s,) * 2, control_s=(1e-3,) * 2, peak_bytes=0)
+
+    monkeypatch.setattr(run_module.Measuring, "_timed", timed)
+
+
+@pytest.mark.usefixtures("steady_clock")
 def test_a_run_measures_it_and_its_profile_knows_the_kernel(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     result = CliRunner().invoke(
         app,
-        ["calibrate", "run", "--device", "cpu", "--path", "gta/tied", "--budget", "20s",
-         "--output", str(folder), "--max-error", "100%", "--force", "--quiet", "--format", "json"],
+        ["calibrate", "run", "--device", "cpu", "--path", "gta/tied", "--budget", "60s",
+         "--output", str(folder), "--quiet", "--format", "json"],
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "gta_tied" in result.stdout
@@ -66,4 +83,6 @@ def test_a_run_measures_it_and_its_profile_knows_the_kernel(tmp_path: Path) -> N
     assert {entry["kernel"] for entry in entries} == {"gta_tied"}
     measured = lrkv_plan.load_hardware(profile)
     assert kernel_model(measured, "gta_tied", "fp32").basis == "measured"
-    json.loads(result.stdout)
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["path"], row["verdict"]) == ("gta/tied", "accepted")
+    assert row["t0_s"] == pytest.approx(1e-4, rel=0.05)
