@@ -29,7 +29,6 @@ _HOMES = {
     "cache_bytes": "lrkv_plan.memory.cache",
     "ratio_to_mha": "lrkv_plan.memory.cache",
     "rank_ceiling": "lrkv_plan.memory.largest",
-    "LowRankOptions": "lrkv_plan.attention.families.low_rank",
     "bytes_per_token_at_ranks": "lrkv_plan.memory.largest",
     "parameter_count": "lrkv_plan.memory.weights",
     "matched_feed_forward": "lrkv_plan.memory.weights",

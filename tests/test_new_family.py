@@ -14,8 +14,8 @@ from typing import Any, Literal
 import pytest
 
 import lrkv_plan
-from lrkv_plan.attention import registry as families
-from lrkv_plan.attention import spec as attention
+from lrkv_plan.attention import registry
+from lrkv_plan.attention.family import Family
 from lrkv_plan.attention.layout import (
     AttentionLayout,
     CachedTensor,
@@ -89,9 +89,13 @@ def grouped_latent_layout(spec: GroupedLatentSpec, model_dim: int) -> AttentionL
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    lrkv_plan.register_family("gla", GroupedLatentSpec, grouped_latent_layout)
+    family = Family(
+        names=("gla",), spec_class=GroupedLatentSpec, build=grouped_latent_layout,
+        runs_on=("mla_absorbed",),
+    )  # fmt: skip
+    registry.register(family)
     yield
-    del families.FAMILIES["gla"], attention._SPEC_CLASSES["gla"]
+    registry.forget(family)
 
 
 YAML = """

@@ -40,6 +40,7 @@ MODEL = make_model(
 )  # fmt: skip
 GPU = lrkv_plan.load_hardware("h100-sxm")
 STEP = step_model(MODEL, GPU)
+LOW_RANK = lrkv_plan.parse_attention("lrkv:0", MODEL.attention_groups[0].attention.backbone())
 NAMED: dict[str, Any] = {"kv_dtype": "bf16", "tp_size": 1}
 CALLS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (lrkv_plan.load_model, {"argument": "llama-3.1-8b"}),
@@ -51,9 +52,9 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (lrkv_plan.ratio_to_mha, {"model": MODEL, **NAMED}),
     (lrkv_plan.rank_ceiling, {
         "model": MODEL, "budget": "50%", "alignment": 4, "context_tokens": 8, **NAMED,
-        "options": lrkv_plan.LowRankOptions(), "latent_rope_dim": 4}),
+        "design": LOW_RANK, "latent_rope_dim": 4}),
     (lrkv_plan.bytes_per_token_at_ranks, {"model": MODEL, "ranks": 3, "alignment": 4, **NAMED,
-                                          "options": lrkv_plan.LowRankOptions()}),
+                                          "design": LOW_RANK}),
     (lrkv_plan.parameter_count, {"model": MODEL}),
     (lrkv_plan.matched_feed_forward, {"original": MODEL, "swapped": MODEL}),
     (lrkv_plan.placements, {"model": MODEL, **NAMED}),
@@ -75,7 +76,7 @@ WRONG: list[Any] = [
     None, True, False, 0, -1, 1.5, 2.0, math.nan, math.inf, -math.inf, 10**30, 1e30, 10**400, "", "1",
     "bf16", b"bf16", [], [1.5], [[1], [1, 2]], {}, (), object(), Fraction(1, 2), 2 + 0j, np.int64(2),
     np.float64(1.5), np.float32(2.0), np.array(2), np.array([1.5]), np.array(["a"]), np.array([]),
-    np.array([[1, 2]]), MODEL, GPU, STEP, Parallelism(), lrkv_plan.LowRankOptions(), int,
+    np.array([[1, 2]]), MODEL, GPU, STEP, Parallelism(), LOW_RANK, int,
 ]  # fmt: skip
 
 

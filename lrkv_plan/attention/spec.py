@@ -1,20 +1,20 @@
-"""What every attention spec has, and the registry that finds a family's class by name.
+"""What every attention spec has: its backbone, its text, its sizes.
 
-A family is one ``AttentionSpec`` subclass registered under its names. ``on_backbone`` builds the
-spec that ``--attention`` text asks for on the heads of an existing model.
+``on_backbone`` builds the spec that ``--attention`` text asks for on the heads of an existing
+model.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from pydantic import BeforeValidator, SerializeAsAny, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import ValidationError
 from typing_extensions import Self
 
-from lrkv_plan.errors import SpecError, did_you_mean, shown
+from lrkv_plan.errors import SpecError, shown
 from lrkv_plan.schema import Flag, Frozen, HeadCount, explain
 
 
@@ -42,6 +42,12 @@ class AttentionSpec(Frozen):
     # The keyword that the part after the colon in ``family:ARGUMENT`` fills.
     text_argument: ClassVar[str | None] = None
     text_aliases: ClassVar[Mapping[str, str]] = {}
+    # Fields that come from the backbone; the others are the design's own.
+    backbone_fields: ClassVar[frozenset[str]] = frozenset(Backbone._fields) - {"rope_dim"}
+    # What can be varied, in the family's word, and the fields that take it; None and none where
+    # nothing can.
+    size_name: ClassVar[str | None] = None
+    size_fields: ClassVar[tuple[str, ...]] = ()
 
     def backbone(self) -> Backbone:
         """Heads and widths that a swapped design takes over."""
@@ -50,6 +56,72 @@ class AttentionSpec(Frozen):
     def label(self) -> str:
         """The shortest ``--attention`` text that gives this design on its backbone."""
         raise NotImplementedError
+
+    def text(self, size: int | str | None = None) -> str:  # noqa: ARG002
+        """The design as one would type it, with another size or a word for it where given."""
+        return self.label()
+
+    def sizes(self, model_dim: int) -> Sequence[int]:  # noqa: ARG002
+        """Sizes that the design can take on its backbone, ascending: ranks, KV heads, widths."""
+        return ()
+
+    @classmethod
+    def common_sizes(cls, layers: Sequence[Self], model_dim: int) -> Sequence[int]:
+        """Sizes that the design can take in all of a model's layers, ascending."""
+        every = [layer.sizes(model_dim) for layer in layers]
+        if all(sizes == every[0] for sizes in every):
+            return every[0]
+        return sorted(set.intersection(*map(set, every)))
+
+    def with_size(self, size: int) -> Self:
+        """The same design with another size.
+
+        Raises
+        ------
+        SpecError
+            If the backbone does not allow it, or the family has no size.
+        """
+        if not self.size_fields:
+            raise SpecError(f"attention {self.label()}: has no size that could be varied")
+        sized: Self = _sized(self, size)
+        return sized
+
+    def sized_fields(self, size: int) -> dict[str, Any]:
+        """The fields that change with the size, and their values."""
+        return dict.fromkeys(self.size_fields, size)
+
+    def changed(self, fields: Mapping[str, Any], text: str) -> Self:
+        """The design with other values; ``text`` names it where they are refused."""
+        try:
+            return type(self)(**{**dict(self), **fields})
+        except ValidationError as error:
+            what = explain(error, type(self))
+            raise SpecError(f"attention {shown(text)}: {what}") from None
+
+    def moved_to(self, backbone: Backbone) -> AttentionSpec:
+        """This design on the heads of another backbone.
+
+        Raises
+        ------
+        SpecError
+            If it does not fit there.
+        """
+        if backbone == self.backbone():
+            return self
+        try:
+            return self.on_backbone(backbone, self.family, self.own_fields())
+        except ValidationError as error:
+            what = explain(error, type(self))
+            raise SpecError(f"attention {shown(self.text())}: {what}") from None
+
+    def own_fields(self) -> dict[str, Any]:
+        """What the design states beside its backbone."""
+        kept = {"family", "output_bias", "output_gate", *self.backbone_fields}
+        return {
+            name: value
+            for name, value in self
+            if name not in kept and value != type(self).model_fields[name].default
+        }
 
     def aligned(self, alignment: int) -> AttentionSpec:  # noqa: ARG002
         """This design as a kernel with that row alignment stores it; most rows need none."""
@@ -71,43 +143,12 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_SPEC_CLASSES: dict[str, type[AttentionSpec]] = {}
+_Spec = TypeVar("_Spec", bound=AttentionSpec)
 
 
-def register_spec_class(family: str, spec_class: type[AttentionSpec]) -> None:
-    """Make ``family`` a word that spec files and ``--attention`` understand."""
-    _SPEC_CLASSES[family] = spec_class
-
-
-def known_families() -> tuple[str, ...]:
-    """Names of all registered families."""
-    return tuple(_SPEC_CLASSES)
-
-
-def spec_class(family: object) -> type[AttentionSpec]:
-    """The spec class of a family. Raises ``SpecError`` with the nearest known name."""
-    if isinstance(family, str) and family in _SPEC_CLASSES:
-        return _SPEC_CLASSES[family]
-    known = ", ".join(_SPEC_CLASSES)
-    hint = did_you_mean(family, _SPEC_CLASSES) if isinstance(family, str) else ""
-    raise SpecError(f"attention family {shown(family)} is unknown{hint}; known: {known}")
-
-
-def _resolve(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    if "family" not in value:
-        raise ValueError("family is missing: one of " + ", ".join(_SPEC_CLASSES))
-    try:
-        return spec_class(value["family"]).model_validate(value)
-    except SpecError as error:
-        raise ValueError(str(error)) from None
-    except ValidationError as error:
-        # A nested error would lose its place: hand the inner key on as text.
-        raise PydanticCustomError("inner", "{inner}", {"inner": explain(error)}) from None
-
-
-AnyAttention = Annotated[SerializeAsAny[AttentionSpec], BeforeValidator(_resolve)]
+@lru_cache(maxsize=4096)  # searches ask for the same sizes again
+def _sized(design: _Spec, size: int) -> _Spec:
+    return design.changed(design.sized_fields(size), design.text(size))
 
 
 def divisors_of(n: int) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lrkv_plan.attention.spec import spec_class
+from lrkv_plan.attention.registry import spec_class
 from lrkv_plan.auditing.claim import Claim, ClaimFile
 from lrkv_plan.auditing.printed import Agreement, Kind, Number, Printed, parse_printed
 from lrkv_plan.auditing.quantities import Quantity, quantity_named

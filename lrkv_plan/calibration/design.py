@@ -13,9 +13,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from lrkv_plan.attention.registry import parse_attention
-from lrkv_plan.attention.spec import AttentionSpec, Backbone, known_families
-from lrkv_plan.calibration.decode.paths import PATHS
+from lrkv_plan.attention.registry import is_family, known_families, parse_attention
+from lrkv_plan.attention.spec import AttentionSpec, Backbone
+from lrkv_plan.calibration.decode.paths import PATHS, Series, known_paths
 from lrkv_plan.errors import SpecError, UsageError, did_you_mean, shown
 
 
@@ -50,21 +50,6 @@ class PlannedPoint:
         """The attention of the point. Raises ``SpecError`` if the text does not fit the heads."""
         backbone = Backbone(n_heads=self.n_heads, head_dim=self.head_dim, v_head_dim=self.head_dim)
         return parse_attention(self.attention, backbone)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Series:
-    """How one path is sampled: designs and head counts that are fitted, and those held out.
-
-    ``room`` bounds heads times sequences times steps of a call: paths that rebuild keys compute
-    much more than they read, and stay as short as the others with less.
-    """
-
-    designs: tuple[str, ...]
-    held_out_designs: tuple[str, ...] = ()
-    heads: tuple[int, ...] = (8, 16, 32)
-    held_out_heads: int = 24
-    room: int | None = None
 
 
 # Ranks: small, aligned, and 55 (the paper's, not a multiple of 8) held out beside 64.
@@ -107,6 +92,14 @@ SERIES = {
         held_out_designs=("lrkv:55", "lrkv:48"),
     ),
 }
+
+
+def all_series() -> dict[str, Series]:
+    """How each path is sampled, those of other packages' paths included."""
+    own = {name: path.series for name, path in known_paths().items() if path.series is not None}
+    return {**SERIES, **own}
+
+
 CROSSING = {
     "grouped/plain": ("mha",),
     "grouped/sdpa": ("mha",),
@@ -181,11 +174,12 @@ def _path_points(
     path: str, dtype: str, scale: Scale, attention: Sequence[str], draw: random.Random
 ) -> Iterator[PlannedPoint]:
     """Fitted points first: where two coincide, the first role counts."""
-    if path not in SERIES:
+    known = all_series()
+    if path not in known:
         raise UsageError(
-            f"path {path!r} is unknown{did_you_mean(path, SERIES)}; known: {', '.join(SERIES)}"
+            f"path {path!r} is unknown{did_you_mean(path, known)}; known: {', '.join(known)}"
         )
-    series = SERIES[path]
+    series = known[path]
     base = _base(path, series.designs[0], series.heads[0], dtype, scale)
     largest = CROSSING_HEADS * max(scale.steps)
     room, steps = series.room or largest, scale.steps if series.room is None else scale.steps[:-1]
@@ -240,10 +234,10 @@ def why_no_design(path: str, text: str) -> str:
     "attention 'gqa:7': n_kv_heads 7 does not divide 32 heads: 1, 2, 4, 8, 16, 32"
     """
     family = text.replace(",", ":").partition(":")[0].strip().lower()
-    if family not in known_families():
+    if not is_family(family):
         return f"family {shown(family)} is unknown{did_you_mean(family, known_families())}"
     reason = f"{path} runs other designs"
-    for heads in SERIES[path].heads:
+    for heads in all_series()[path].heads:
         try:
             spec = _base(path, text, heads).spec()
         except SpecError as error:
@@ -275,7 +269,7 @@ def _fits(point: PlannedPoint) -> bool:
 
 def _crossing(base: PlannedPoint, scale: Scale) -> Iterator[PlannedPoint]:
     """One sequence of ``CROSSING_HEADS`` heads at every context, for designs that are compared."""
-    held_out = SERIES[base.path].held_out_designs
+    held_out = all_series()[base.path].held_out_designs
     for text in CROSSING.get(base.path, ()):
         for step in sorted((*scale.steps, *scale.held_out_steps)):
             role = "context" if step in scale.held_out_steps else "fit"

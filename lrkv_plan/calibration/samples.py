@@ -22,10 +22,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.attention.registry import kernel_names
 from lrkv_plan.calibration.torch_gate import TORCH_DTYPES
 from lrkv_plan.errors import CalibrationError, shown
 from lrkv_plan.latency.kernel import grouped_work, mla_absorbed_work
-from lrkv_plan.specs.hardware import KERNELS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -281,7 +281,7 @@ TIMES_S = (1e-9, 1e6)
 LARGEST = 1e18
 AT_LEAST_ONE = ("n_heads", "n_copies", "head_dim", "batch_size", "context_tokens", "query_tokens")
 CHOICES: dict[str, tuple[str, ...]] = {
-    "role": ROLES, "kernel": KERNELS, "device": ("cpu", "cuda"), "dtype": tuple(TORCH_DTYPES),
+    "role": ROLES, "device": ("cpu", "cuda"), "dtype": tuple(TORCH_DTYPES),
     "cache_state": ("cold", "hot"),
 }  # fmt: skip
 
@@ -489,7 +489,7 @@ def _check_values(values: Mapping[str, Any], where: str) -> None:
     for name in AT_LEAST_ONE:
         if values[name] < 1:
             raise CalibrationError(f"{where}: column {name}: must be at least 1")
-    for name, choices in CHOICES.items():
+    for name, choices in {**CHOICES, "kernel": kernel_names()}.items():
         if values[name] not in choices:
             raise CalibrationError(
                 f"{where}: {name} {shown(values[name])}: one of {', '.join(choices)}"

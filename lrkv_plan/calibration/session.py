@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from lrkv_plan.calibration.decode.paths import PATHS, paths_for
-from lrkv_plan.calibration.design import SERIES, PlannedPoint, planned_points, why_no_design
+from lrkv_plan.calibration.decode.paths import known_paths, paths_for
+from lrkv_plan.calibration.design import PlannedPoint, all_series, planned_points, why_no_design
 from lrkv_plan.calibration.folder_lock import alone
 from lrkv_plan.calibration.machine import (
     N_YARDSTICKS,
@@ -262,7 +262,9 @@ def _complete(options: RunOptions, device: torch.device) -> RunOptions:
     dtypes = tuple(dict.fromkeys(options.dtypes or DEFAULT_DTYPES[kind]))
     for dtype in dtypes:
         torch_dtype(dtype)
-    known = [n for n in SERIES if n in PATHS and (kind == "cuda" or not PATHS[n].needs_cuda)]
+    paths_by_name = known_paths()
+    runnable = {n for n, p in paths_by_name.items() if kind == "cuda" or not p.needs_cuda}
+    known = [name for name in all_series() if name in runnable]
     for path in options.paths:
         if path not in known:
             raise UsageError(

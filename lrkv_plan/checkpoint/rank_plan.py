@@ -7,22 +7,21 @@ language model loses is not measured.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lrkv_plan.attention.families.low_rank import LowRankOptions
-from lrkv_plan.attention.registry import layout_of, parse_attention
+from lrkv_plan.attention.families.low_rank import plain_low_rank
+from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.checkpoint.inspection import LayerInspection
 from lrkv_plan.checkpoint.projections import AttentionLayers, Order, groups_by_layer
 from lrkv_plan.errors import RequirementError, SpecError, UsageError
 from lrkv_plan.formats import storage_format
 from lrkv_plan.memory.cache import bytes_per_token, reference_mha, row_bytes_per_layer
-from lrkv_plan.memory.largest import budget_bytes, infeasible, largest_fitting
+from lrkv_plan.memory.largest import budget_bytes, infeasible, largest
 from lrkv_plan.specs.budget import parse_budget
-from lrkv_plan.specs.design import swap_attention
+from lrkv_plan.specs.design import first_backbone, sizes_of, swap_attention, with_size
 from lrkv_plan.specs.model import LayerGroup, ModelSpec
 
 Place = tuple[int, str]  # layer, "key" or "value"
@@ -123,7 +122,7 @@ class PlanFrame:
     uniform_rank: int
     step: int
     kv_dtype: str
-    variant: LowRankOptions
+    variant: AttentionSpec  # at rank 0, on the model's first backbone
 
 
 def plan_frame(
@@ -133,7 +132,7 @@ def plan_frame(
     budget: str,
     kv_dtype: str = "bf16",
     alignment: int = 1,
-    options: LowRankOptions | None = None,
+    design: AttentionSpec | None = None,
 ) -> PlanFrame:
     """The budget in bytes and the uniform rank that fits it.
 
@@ -142,7 +141,7 @@ def plan_frame(
     chosen : layers that will be inspected.
     budget : as ``rank_ceiling`` takes it, of one GPU.
     alignment : multiple that ranks must be. [scalars]
-    options : the LRKV variant, with one shared group; plain when None.
+    design : the LRKV variant, with one shared group; plain when None.
 
     Raises
     ------
@@ -151,20 +150,20 @@ def plan_frame(
     SpecError, UsageError
         If a layer is left out, reads a latent or another layer's cache, or the budget is not one.
     """
-    model, variant = source.model, options or LowRankOptions()
+    model = source.model
     _refuse_partial(source, chosen)
     wanted = parse_budget(budget)
     limit = budget_bytes(model, wanted, kv_dtype=kv_dtype)
     mha = bytes_per_token(reference_mha(model), kv_dtype=kv_dtype)
-    step = math.lcm(alignment, variant.rank_step)
+    variant = plain_low_rank(first_backbone(model)) if design is None else design
+    varied = swap_attention(model, variant)
+    sizes = [rank for rank in sizes_of(varied) if rank % alignment == 0]
+    step = sizes[1] if len(sizes) > 1 else alignment
 
     def held(rank: int) -> Fraction:
-        swapped = swap_attention(model, variant.text(rank))
-        return Fraction(bytes_per_token(swapped, kv_dtype=kv_dtype))
+        return Fraction(bytes_per_token(with_size(varied, rank), kv_dtype=kv_dtype))
 
-    backbones = [g.attention.backbone() for g in model.attention_groups if g.attention is not None]
-    top = min(min(b.head_dim, b.v_head_dim) for b in backbones)
-    uniform, floor = largest_fitting(range(0, top + 1, step), held, limit), held(0)
+    uniform, floor = largest(sizes, held, limit), held(0)
     if uniform is None:
         raise RequirementError(infeasible(wanted, limit, floor, floor / mha))
     return PlanFrame(
@@ -183,7 +182,7 @@ def rank_plan(frame: PlanFrame, layers: Sequence[LayerInspection]) -> RankPlan:
         ranks = same  # steps too coarse for the greedy order
     planned = planned_model(model, ranks, frame.variant, frame.budget)
     held = bytes_per_token(planned, kv_dtype=kv_dtype)
-    uniform = swap_attention(model, frame.variant.text(frame.uniform_rank))
+    uniform = with_size(swap_attention(model, frame.variant), frame.uniform_rank)
     return RankPlan(
         model=planned,
         ranks=ranks,
@@ -198,7 +197,7 @@ def rank_plan(frame: PlanFrame, layers: Sequence[LayerInspection]) -> RankPlan:
 
 
 def planned_model(
-    model: ModelSpec, ranks: Mapping[Place, int], variant: LowRankOptions, budget: str
+    model: ModelSpec, ranks: Mapping[Place, int], variant: AttentionSpec, budget: str
 ) -> ModelSpec:
     """The model with these ranks, layers of equal design in one group."""
     numbers: dict[LayerGroup, int] = {}
@@ -206,7 +205,7 @@ def planned_model(
     for layer, group in enumerate(groups_by_layer(model)):
         one = group.model_copy(update={"count": 1})
         if group.attention is not None:
-            design = _design(group.attention, variant).model_copy(
+            design = variant.moved_to(group.attention.backbone()).model_copy(
                 update={
                     "key_rank": ranks[layer, "key"],
                     "value_rank": ranks[layer, "value"],
@@ -244,17 +243,13 @@ def _refuse_partial(source: AttentionLayers, chosen: Sequence[int]) -> None:
         raise UsageError(f"--budget plans every layer, but --layers leaves out {missing[0]}")
 
 
-def _design(attention: AttentionSpec, variant: LowRankOptions) -> AttentionSpec:
-    return parse_attention(variant.text(0), attention.backbone())
-
-
 def _choices(frame: PlanFrame, layers: Sequence[LayerInspection]) -> dict[Place, RankChoices]:
     storage, groups = storage_format(frame.kv_dtype), groups_by_layer(frame.model)
     found: dict[Place, RankChoices] = {}
     for layer in layers:
         attention = groups[layer.layer].attention
         assert attention is not None, "only attention layers are inspected"
-        design = _design(attention, frame.variant)
+        design = frame.variant.moved_to(attention.backbone())
 
         def held(name: str, rank: int, design: AttentionSpec = design) -> Fraction:
             changed = design.model_copy(update={f"{name}_rank": rank})

@@ -35,6 +35,10 @@ def register(app: typer.Typer) -> None:
 def plan(
     model: ModelArgument,
     gpu: RequiredGpu,
+    attention: Annotated[
+        list[str] | None,
+        typer.Option("--attention", metavar="DESIGN", help="A further design. Repeat for more."),
+    ] = None,
     context_tokens: ContextOption = None,
     n_gpus: NGpusOption = None,
     tp_size: ChosenTpOption = None,

@@ -37,14 +37,16 @@ from lrkv_plan.files import write_whole
 from lrkv_plan.questions.arguments import (
     context_of,
     deployment_of,
+    low_rank_variant,
     refuse_alignment,
     refuse_beside_pool,
 )
 from lrkv_plan.report.tables import Format
 
 if TYPE_CHECKING:
-    from lrkv_plan.attention.families.low_rank import LowRankOptions
+    from lrkv_plan.attention.families.low_rank import LowRankSpec
     from lrkv_plan.report.figures import Figure
+    from lrkv_plan.specs.model import ModelSpec
 
 _PARAMETERS = {
     "output": (None, Annotated[
@@ -216,15 +218,18 @@ def cache_vs_rank(
     Example: lrkv-plan plot cache-vs-rank lrkv-paper-2.5b --heads 6,18,32 --budget 50% -o rank.png
     """  # fmt: skip
     from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank as series
+    from lrkv_plan.report.series.cache_vs_rank import with_heads
 
+    spec, counts = load(model, spec_dir), words.counts("heads", heads) if heads else ()
+    first = with_heads(spec, counts[0]) if counts else spec
     return series(
-        load(model, spec_dir),
-        heads=words.counts("heads", heads) if heads else (),
+        spec,
+        heads=counts,
         budget=budget,
         alignment=words.count("align", align),
         kv_dtype=kv_dtype,
         tp_size=words.count("tp_size", tp_size),
-        options=_variant(groups, position, rope_dim, key_norm),
+        design=_variant(first, groups, position, rope_dim, key_norm),
     )
 
 
@@ -282,7 +287,7 @@ def rank_sweep(
         kv_dtype=kv_dtype,
         tp_size=words.count("tp_size", tp_size),
         context_tokens=context,
-        options=_variant(groups, position, rope_dim, key_norm),
+        design=_variant(spec, groups, position, rope_dim, key_norm),
         deployment=deployment,
     )
 
@@ -369,11 +374,12 @@ def payload_vs_loss(
     return series(scale or ("2.5B", "128M"))
 
 
-def _variant(groups: str, position: str, rope_dim: str | None, key_norm: str) -> "LowRankOptions":
-    from lrkv_plan.attention.families.low_rank import LowRankOptions
-
-    return LowRankOptions(
-        n_shared_groups=words.count("groups", groups),
+def _variant(
+    spec: "ModelSpec", groups: str, position: str, rope_dim: str | None, key_norm: str
+) -> "LowRankSpec":
+    return low_rank_variant(
+        spec,
+        groups=words.count("groups", groups),
         position=position,
         rope_dim=words.count("rope_dim", rope_dim) if rope_dim else 0,
         key_norm=key_norm,
@@ -504,7 +510,7 @@ def crossover_map(
     )
     return series(
         columns,
-        column_labels(attention, over.value),
+        column_labels(spec, attention, over.value),
         over=over.value,
         low=limits[0],
         high=limits[1],

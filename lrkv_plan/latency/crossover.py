@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.attention.spec import divisors_of, spec_class
+from lrkv_plan.attention.spec import AttentionSpec, divisors_of
 from lrkv_plan.errors import PlacementError, UsageError, did_you_mean
 from lrkv_plan.latency.step import StepModel, StepTime, step_model, step_time
 from lrkv_plan.memory.exact import one_count
-from lrkv_plan.specs.design import swap_attention
+from lrkv_plan.specs.design import design_text, layers_of, sizes_of, swap_attention, with_size
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 
@@ -274,7 +274,7 @@ class Comparison:
 
 def compare(
     model: ModelSpec,
-    texts: tuple[str, str],
+    designs: tuple[str | AttentionSpec, str | AttentionSpec],
     hardware: HardwareProfile,
     *,
     over: str,
@@ -289,6 +289,7 @@ def compare(
 
     Parameters
     ----------
+    designs : two designs, as objects or as text.
     over : context_tokens, batch_size, rank, query_tokens or tp_size.
     point : the other variables' values: context_tokens, batch_size, query_tokens, tp_size.
     at_most : the variable's largest value; by default the model's longest context (at least
@@ -307,11 +308,12 @@ def compare(
         hint = did_you_mean(over, VARIABLES)
         raise UsageError(f"variable {over!r} is unknown{hint}; known: {', '.join(VARIABLES)}")
     check_most(over, at_most)
+    pair = [swap_attention(model, design) for design in designs]
 
     @cache
-    def built(text: str, tp_size: int) -> StepModel:
+    def built(index: int, rank: int | None, tp_size: int) -> StepModel:
         return step_model(
-            swap_attention(model, text), hardware, kv_dtype=kv_dtype, weight_dtype=weight_dtype,
+            at_rank(pair[index], rank), hardware, kv_dtype=kv_dtype, weight_dtype=weight_dtype,
             weight_bytes=weight_bytes, tp_size=tp_size, relatives=relatives,
         )  # fmt: skip
 
@@ -319,25 +321,28 @@ def compare(
         told = {**point, over: value}
         one, other = (
             step_time(
-                built(at_rank(text, value) if over == "rank" else text, told["tp_size"]),
+                built(index, told.get("rank"), told["tp_size"]),
                 told["context_tokens"], told["batch_size"], told["query_tokens"],
             )
-            for text in texts
+            for index in (0, 1)
         )  # fmt: skip
         return one, other
 
+    def name_at(index: int, value: int) -> str:
+        return _names(designs, pair, value if over == "rank" else None)[index]
+
     if over in ("context_tokens", "batch_size", "query_tokens"):
-        pair = tuple(built(text, point["tp_size"]) for text in texts)
-        crossover = _along(over, (pair[0], pair[1]), point, at_most or _most(model, over))
+        steps = built(0, None, point["tp_size"]), built(1, None, point["tp_size"])
+        crossover = _along(over, steps, point, at_most or _most(model, over))
     else:
         ranks = over == "rank"
-        values = ranks_of(model, texts, at_most) if ranks else _sizes(model, built, texts, at_most)
+        values = ranks_of(pair, at_most) if ranks else _tp_sizes(model, built, at_most)
         crossover = _each_of(values, steps_at)
-    ends = [text if over != "rank" else at_rank(text, crossover.low) for text in texts]
-    notes = (note for text in ends for note in built(text, point["tp_size"]).remarks)
+    lowest = crossover.low if over == "rank" else None
+    notes = (n for index in (0, 1) for n in built(index, lowest, point["tp_size"]).remarks)
     return Comparison(
         crossover=crossover,
-        sides=tuple(_sides(crossover, texts, steps_at, over_rank=over == "rank")),
+        sides=tuple(_sides(crossover, name_at, steps_at)),
         rests_on=tuple(dict.fromkeys(notes)),
     )
 
@@ -406,44 +411,62 @@ def _stacked(steps: list[StepTime]) -> StepTime:
     return StepTime(**columns)
 
 
-def at_rank(text: str, rank: int | str) -> str:
-    """``lrkv:N,...`` with another rank, or a word for it; designs without a rank stay."""
-    if not _has_rank(text):
-        return text
-    head, comma, options = text.partition(",")
-    return f"{head.partition(':')[0]}:{rank}{comma}{options}"
+def at_rank(design: ModelSpec, rank: int | None) -> ModelSpec:
+    """The design with another rank; one without a rank stays."""
+    return with_size(design, rank) if rank is not None and _has_rank(design) else design
 
 
-def _has_rank(text: str) -> bool:
-    """Whether the number after the colon of that design is a rank."""
-    return spec_class(text.partition(":")[0].partition(",")[0].lower()).text_argument == "rank"
+def _has_rank(design: ModelSpec) -> bool:
+    """Whether what can be varied of that design is a rank."""
+    return layers_of(design)[0].size_name == "rank"
 
 
-def ranks_of(model: ModelSpec, texts: tuple[str, str], at_most: int | None) -> list[int]:
+def rank_names(
+    model: ModelSpec, designs: Sequence[str | AttentionSpec], word: int | str
+) -> list[str]:
+    """Names of designs along the rank, with ``word`` for the rank; other designs keep theirs."""
+    return _names(designs, [swap_attention(model, design) for design in designs], word)
+
+
+def _names(
+    designs: Sequence[str | AttentionSpec], swapped: Sequence[ModelSpec], rank: int | str | None
+) -> list[str]:
+    return [
+        design_text(one, rank)
+        if rank is not None and _has_rank(one)
+        else given
+        if isinstance(given, str)
+        else given.text()
+        for given, one in zip(designs, swapped, strict=True)
+    ]
+
+
+def ranks_of(designs: Sequence[ModelSpec], at_most: int | None) -> list[int]:
     """Ranks from 0 to the narrowest head; one of the designs must have one."""
-    if not any(_has_rank(text) for text in texts):
+    varied = [design for design in designs if _has_rank(design)]
+    if not varied:
         raise UsageError("along the rank one design must be lrkv:RANK")
-    backbones = [g.attention.backbone() for g in model.attention_groups if g.attention]
-    widest = min(min(b.head_dim, b.v_head_dim) for b in backbones)
+    widest = min(sizes_of(design)[-1] for design in varied)
     most = min(widest, at_most or widest)
     if most > MOST_RANKS:
         raise UsageError(
             f"{most:,} ranks: at most {MOST_RANKS:,} are looked at one by one; give a smaller "
             "--at-most"
         )
-    return list(range(0, most + 1))
+    every = [set(sizes_of(design)) for design in varied]
+    return [rank for rank in range(0, most + 1) if all(rank in ranks for ranks in every)]
 
 
-def _sizes(model: ModelSpec, built: Any, texts: tuple[str, str], at_most: int | None) -> list[int]:
+def _tp_sizes(model: ModelSpec, built: Any, at_most: int | None) -> list[int]:
     """Tensor-parallel sizes that both designs can run: query heads are dealt out evenly."""
-    heads = math.gcd(*(g.attention.n_heads for g in model.attention_groups if g.attention))
+    heads = math.gcd(*(layer.n_heads for layer in layers_of(model)))
     sizes = []
     for size in divisors_of(heads or 1):
         if size > (at_most or _DEFAULT_MOST["tp_size"]):
             break
         try:
-            for text in texts:
-                built(text, size)
+            for index in (0, 1):
+                built(index, None, size)
         except PlacementError:
             continue
         sizes.append(size)
@@ -451,7 +474,7 @@ def _sizes(model: ModelSpec, built: Any, texts: tuple[str, str], at_most: int | 
 
 
 def _sides(
-    crossover: Crossover, texts: tuple[str, str], steps_at: Any, *, over_rank: bool
+    crossover: Crossover, name_at: Callable[[int, int], str], steps_at: Any
 ) -> list[dict[str, Any]]:
     places = [crossover.low]
     for crossing in crossover.crossings:
@@ -462,11 +485,11 @@ def _sides(
             steps = steps_at(place)
         except PlacementError:
             continue  # one GPU fewer than a crossing along tp_size need not be runnable
-        for text, step in zip(texts, steps, strict=True):
+        for index, step in enumerate(steps):
             rows.append(
                 {
                     "place": place,
-                    "design": at_rank(text, place) if over_rank else text,
+                    "design": name_at(index, place),
                     "step_s": float(step.step_s),
                     "low_s": float(step.low_s),
                     "high_s": float(step.high_s),
@@ -482,7 +505,7 @@ _BATCH_STEPS_PER_DOUBLING = 16
 
 def map_columns(
     model: ModelSpec,
-    texts: tuple[str, str],
+    designs: tuple[str | AttentionSpec, str | AttentionSpec],
     hardware: HardwareProfile,
     *,
     over: str,
@@ -497,7 +520,7 @@ def map_columns(
 
     Parameters
     ----------
-    texts : two designs; along the rank, ``lrkv:RANK`` takes each column's rank.
+    designs : two designs, as objects or as text; along the rank, LRKV takes each column's rank.
     over : rank (every whole rank up to a head's width) or batch_size (geometric, 1 to ``at_most``).
 
     Raises
@@ -513,25 +536,31 @@ def map_columns(
 
     check_most(over, at_most)
 
-    @cache
-    def built(text: str) -> StepModel:
+    pair = [swap_attention(model, design) for design in designs]
+
+    def built(design: ModelSpec) -> StepModel:
         return step_model(
-            swap_attention(model, text), hardware, kv_dtype=kv_dtype, weight_dtype=weight_dtype,
+            design, hardware, kv_dtype=kv_dtype, weight_dtype=weight_dtype,
             weight_bytes=weight_bytes, tp_size=tp_size, relatives=relatives,
         )  # fmt: skip
 
     if over == "rank":
-        ranks = ranks_of(model, texts, at_most)
-        return [(r, (built(at_rank(texts[0], r)), built(at_rank(texts[1], r)))) for r in ranks]
-    pair = (built(texts[0]), built(texts[1]))
-    return [(batch, pair) for batch in geometric(at_most or 256)]
+        fixed = [None if _has_rank(design) else built(design) for design in pair]
+
+        def at(index: int, rank: int) -> StepModel:
+            return fixed[index] or built(at_rank(pair[index], rank))
+
+        return [(rank, (at(0, rank), at(1, rank))) for rank in ranks_of(pair, at_most)]
+    steps = built(pair[0]), built(pair[1])
+    return [(batch, steps) for batch in geometric(at_most or 256)]
 
 
-def column_labels(texts: Sequence[str], over: str) -> tuple[str, str]:
+def column_labels(
+    model: ModelSpec, designs: Sequence[str | AttentionSpec], over: str
+) -> tuple[str, str]:
     """The two designs' names; along the rank the number gives way to ``r``."""
-    one, other = (
-        at_rank(text, -1).replace(":-1", ":r", 1) if over == "rank" else text for text in texts
-    )
+    swapped = [swap_attention(model, design) for design in designs]
+    one, other = _names(designs, swapped, "r" if over == "rank" else None)
     return one, other
 
 

@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.attention.registry import kernel_of
 from lrkv_plan.errors import SpecError, UsageError, did_you_mean
 from lrkv_plan.memory.exact import is_array
-from lrkv_plan.specs.hardware import KERNELS, LENDERS, HardwareProfile, KernelConstants
+from lrkv_plan.specs.hardware import HardwareProfile, KernelConstants
 
 if TYPE_CHECKING:
+    from lrkv_plan.attention.family import Kernel
     from lrkv_plan.memory.exact import Number
 
 FORMS = ("base", "per_work_unit", "no_split", "sum", "sum_per_work_unit")
@@ -234,14 +236,6 @@ DATASHEET_BAND = (0.88, 3.35)
 # another head width of the same kernel moved them by up to 25 % (FlashAttention 3, fp8).
 GENERATION_FACTOR = 1.10
 OTHER_SHAPE_FACTOR = 1.25
-# A rank-55 bf16 row is 110 bytes, 3.4 sectors of 32 bytes: 128 / 110 read at worst, and short
-# bursts cost more. Assumed range of the share of the grouped kernel's bandwidth that is left.
-NARROW_ROW_EFFICIENCY = (0.75, 1.0)
-LOW_RANK_NOTES = (
-    "assumed: no public measurement of an LRKV kernel; constants are the grouped kernel's",
-    "assumed: narrow latent rows reach 75 to 100 % of its bandwidth (prediction at 100 %)",
-    "assumed: heads_per_tile heads share one read of the shared rows (counted in the bytes)",
-)
 _SAME_WIDTH = {"fp16": "bf16"}
 
 
@@ -263,7 +257,7 @@ def kernel_model(
     profile
         The GPU.
     kernel
-        ``grouped`` (MHA, GQA, MQA), ``mla_absorbed``, ``low_rank`` ...: ``specs.kernels.KERNELS``.
+        ``grouped`` (MHA, GQA, MQA), ``mla_absorbed``, ``low_rank`` ...: those of the families.
     kv_dtype
         Storage format of the cache; fp16 counts as bf16.
     query_heads_per_kv_head : query heads that read one cached head; for MLA the heads per GPU.
@@ -290,7 +284,7 @@ def kernel_model(
     >>> found.basis, found.t0_s, found.held_out_median_error
     ('datasheet', 1.5e-05, None)
     """
-    _check_profile(kernel, regime)
+    asked = _checked(kernel, regime)
     kv_dtype = _SAME_WIDTH.get(kv_dtype, kv_dtype)
     for owner in (profile, *_nearest(profile, relatives)):
         entries = [e for e in owner.kernels if (e.kernel, e.kv_dtype) == (kernel, kv_dtype)]
@@ -300,23 +294,24 @@ def kernel_model(
     shape = {"query_heads_per_kv_head": query_heads_per_kv_head, "head_dim": head_dim}
     if backend is not None:
         raise UsageError(_no_backend(profile, kernel, kv_dtype, backend))
-    lender = LENDERS.get(kernel)
-    if lender is not None:
-        if lender == "grouped":
-            shape["query_heads_per_kv_head"] = 1  # every head has latents of its own
-        found = kernel_model(
-            profile, lender, kv_dtype, regime=regime, relatives=relatives, **shape  # type: ignore[arg-type]
-        )  # fmt: skip
-        return _assumed_low_rank(found) if lender == "grouped" else _lent(found, kernel)
-    return _datasheet(profile, kernel, kv_dtype, regime)
+    if asked.fallback is None:
+        return _datasheet(profile, kernel, kv_dtype, regime)
+    if asked.query_heads_per_kv_head is not None:
+        shape["query_heads_per_kv_head"] = asked.query_heads_per_kv_head
+    found = kernel_model(
+        profile, asked.fallback, kv_dtype, regime=regime, relatives=relatives, **shape  # type: ignore[arg-type]
+    )  # fmt: skip
+    return _assumed(found, asked) if asked.assumptions else _lent(found, kernel)
 
 
-def _check_profile(kernel: str, regime: str) -> None:
-    if kernel not in KERNELS:
-        hint = did_you_mean(kernel, KERNELS)
-        raise UsageError(f"kernel {kernel!r} is unknown{hint}; known: {', '.join(KERNELS)}")
+def _checked(kernel: str, regime: str) -> Kernel:
+    try:
+        found = kernel_of(kernel)
+    except SpecError as error:
+        raise UsageError(str(error)) from None
     if regime not in ("cold", "l2_hot"):
         raise UsageError(f"regime {regime!r}: must be cold or l2_hot")
+    return found
 
 
 def _is_wanted(entry: KernelConstants, backend: str | None) -> bool:
@@ -401,13 +396,15 @@ def _widened(found: KernelModel, factor: float, basis: str, note: str) -> Kernel
     return replace(found, band90=band, basis=basis, notes=(*found.notes, note))
 
 
-def _assumed_low_rank(found: KernelModel) -> KernelModel:
-    worst, best = NARROW_ROW_EFFICIENCY
+def _assumed(found: KernelModel, kernel: Kernel) -> KernelModel:
+    """The fallback's constants under what the kernel's own family assumes."""
+    worst, best = kernel.bandwidth_left
     band = (found.band90[0] / best, found.band90[1] / worst)
+    stated = (f"assumed: {sentence}" for sentence in kernel.assumptions)
     return replace(
-        found, kernel="low_rank", basis="assumed", band90=band, held_out_median_error=None,
+        found, kernel=kernel.name, basis="assumed", band90=band, held_out_median_error=None,
         held_out_p90_error=None,
-        notes=(*found.notes, *LOW_RANK_NOTES),
+        notes=(*found.notes, *stated),
     )  # fmt: skip
 
 

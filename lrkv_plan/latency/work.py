@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lrkv_plan.attention.layout import AttentionLayout, DecodeWork
-from lrkv_plan.attention.registry import layout_of
+from lrkv_plan.attention.registry import kernel_of, layout_of
 from lrkv_plan.errors import SpecError, UsageError, did_you_mean, shown
 from lrkv_plan.formats import StorageFormat, storage_format, weight_format
 from lrkv_plan.memory.cache import fixed_bytes_per_gpu
 from lrkv_plan.memory.exact import check_is, check_model, is_array, one_count
 from lrkv_plan.memory.weights import parameter_count, refuse_unbounded_weights, weight_bytes_per_gpu
 from lrkv_plan.specs.deployment import Parallelism
-from lrkv_plan.specs.hardware import REBUILDING
 from lrkv_plan.specs.model import ExpertFeedForward, LayerGroup, ModelSpec
 from lrkv_plan.units import FLOPS_PER_MULTIPLY_ADD
 
@@ -76,7 +75,7 @@ class AttentionWork:
         constants are used, says how it counts; None is the layer's own.
         """
         own = constants_of or self.kernel
-        if self.rebuilt_row_scalars and own in REBUILDING:
+        if self.rebuilt_row_scalars and kernel_of(own).rebuilds:
             return batch_size * self.rows(context_tokens) * self.rebuilt_row_scalars
         return batch_size * self.n_copies
 

@@ -1,4 +1,4 @@
-"""The largest size that a limit allows, and the largest LRKV rank within a cache budget.
+"""The largest size that a limit allows, and the largest rank within a cache budget.
 
 Bytes never fall when a rank, a head count or a latent width grows, so the largest value that fits
 is found by bisection on the byte count itself: the answer is its exact inverse,
@@ -7,22 +7,30 @@ bytes(r) <= budget < bytes(r + step).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from lrkv_plan.attention.families.low_rank import LowRankOptions
+from lrkv_plan.attention.families.grouped import fewest_kv_heads
+from lrkv_plan.attention.families.latent import narrowest_latent
+from lrkv_plan.attention.families.low_rank import plain_low_rank
 from lrkv_plan.attention.registry import layout_of
-from lrkv_plan.attention.spec import Backbone, divisors_of
-from lrkv_plan.errors import PlacementError, RequirementError, SpecError
+from lrkv_plan.attention.spec import AttentionSpec
+from lrkv_plan.errors import PlacementError, RequirementError, SpecError, UsageError
 from lrkv_plan.memory.arithmetic import arithmetic_ratio_limit, arithmetic_ratio_to_mha
 from lrkv_plan.memory.cache import bytes_per_token, reference_mha
 from lrkv_plan.memory.exact import check_is, check_model, one_count, over_each, simplest
 from lrkv_plan.memory.weights import kv_params_ratio_to_mha
 from lrkv_plan.specs.budget import Budget, parse_budget
-from lrkv_plan.specs.design import swap_attention
+from lrkv_plan.specs.design import (
+    design_text,
+    first_backbone,
+    layers_of,
+    sizes_of,
+    swap_attention,
+    with_size,
+)
 from lrkv_plan.specs.model import ModelSpec
 
 
@@ -40,39 +48,34 @@ class Fit:
     arithmetic_ratio_limit: Fraction | None  # the same as the context grows
 
 
-def largest_fitting(
-    values: Sequence[int], bytes_of: Callable[[int], Fraction], limit: Fraction
+def largest(
+    sizes: Sequence[int], measure: Callable[[int], Fraction], limit: Fraction
 ) -> int | None:
-    """The last of ascending ``values`` with bytes_of(value) <= limit, or None.
+    """The last of ascending ``sizes`` with measure(size) <= limit, or None.
 
-    ``bytes_of`` must not fall as its argument grows.
+    ``measure`` (bytes, a time, sequences that are missing) must not fall as a size grows.
     """
-    low, high = 0, len(values)  # values[:low] fit, values[high:] do not
+    low, high = 0, len(sizes)  # sizes[:low] fit, sizes[high:] do not
     while low < high:
         middle = (low + high) // 2
-        if bytes_of(values[middle]) <= limit:
+        if measure(sizes[middle]) <= limit:
             low = middle + 1
         else:
             high = middle
-    return values[low - 1] if low else None
+    return sizes[low - 1] if low else None
 
 
-def widest_latent(model: ModelSpec) -> int:
-    """The widest MLA latent that compresses anything. [scalars]
-
-    A latent is made from the ``model_dim`` scalars of a token and makes the keys and values of all
-    heads: wider than either, the hidden state or the heads themselves would be the smaller cache.
-    """
-    backbones = (g.attention.backbone() for g in model.attention_groups if g.attention is not None)
-    return min(model.model_dim, max(b.n_heads * (b.head_dim + b.v_head_dim) for b in backbones))
-
-
-def latent_bound_remark(model: ModelSpec) -> str:
-    """What to say where the budget would allow a latent wider than ``widest_latent``."""
+def latent_bound_remark(model: ModelSpec, widest: int) -> str:
+    """What to say where the budget would allow a latent wider than any that is offered."""
     return (
-        f"the budget would allow an MLA latent beyond {widest_latent(model):,}, the widest that "
+        f"the budget would allow an MLA latent beyond {widest:,}, the widest that "
         f"compresses anything: the hidden state has {model.model_dim:,} scalars"
     )
+
+
+def aligned_size(sizes: Sequence[int], most: int, alignment: int) -> int:
+    """The largest of ``sizes`` up to ``most`` that is a multiple; ``most`` where none is."""
+    return max((n for n in sizes if n <= most and n % alignment == 0), default=most)
 
 
 def budget_bytes(
@@ -92,12 +95,14 @@ def budget_bytes(
     return share * bytes_per_token(other, kv_dtype=kv_dtype, tp_size=tp_size)
 
 
-def infeasible(budget: Budget, limit: Fraction, base: Fraction, share: Fraction) -> str:
-    """Why nothing fits: rank 0 takes ``base`` bytes, ``share`` of MHA's, against ``limit``."""
+def infeasible(
+    budget: Budget, limit: Fraction, base: Fraction, share: Fraction, least: str = "rank 0"
+) -> str:
+    """Why nothing fits: the least size takes ``base`` bytes, ``share`` of MHA's."""
     return (
-        f"no rank fits the budget {budget.text} ({float(limit):,.6g} B per token and GPU): rank 0 "
-        f"already takes {float(base):,.6g} B; the smallest feasible budget is "
-        f"{share} = {float(share):.4%} of MHA"
+        f"no {least.rpartition(' ')[0]} fits the budget {budget.text} "
+        f"({float(limit):,.6g} B per token and GPU): {least} already takes {float(base):,.6g} B; "
+        f"the smallest feasible budget is {share} = {float(share):.4%} of MHA"
     )
 
 
@@ -125,10 +130,10 @@ def rank_ceiling(
     tp_size: int = 1,
     kv_dtype: str = "bf16",
     context_tokens: int = 8192,
-    options: LowRankOptions | None = None,
+    design: AttentionSpec | None = None,
     latent_rope_dim: int | None = None,
 ) -> RankCeiling:
-    """Largest rank whose cache fits the budget.
+    """Largest rank, or other size of a design, whose cache fits the budget.
 
     Parameters
     ----------
@@ -139,7 +144,9 @@ def rank_ceiling(
     tp_size : GPUs sharing the model; bytes are compared on one of them. [GPUs]
     kv_dtype : storage format of both sides.
     context_tokens : cached tokens at which decode arithmetic is compared. [tokens]
-    options : the LRKV variant; plain when None.
+    design : what is sized: an LRKV variant such as
+        ``parse_attention("lrkv:0,groups=2", backbone)``, or a design of another family that has
+        sizes; plain LRKV when None.
     latent_rope_dim : MLA's rotary key for the comparison; the backbone's own, or head_dim / 2
         (DeepSeek-V2, arXiv:2405.04434 section 2.1.4) when None. The latent beside it is at most
         as wide as the model: a wider one compresses nothing, and a remark says so. [scalars]
@@ -170,58 +177,66 @@ def rank_ceiling(
     wanted = check_is("budget", wanted, Budget, "text such as '50%'")
     alignment = one_count("alignment", alignment)
     context, tp_size = one_count("context_tokens", context_tokens), one_count("tp_size", tp_size)
-    variant = LowRankOptions() if options is None else check_is("options", options, LowRankOptions)
+    if latent_rope_dim is not None:
+        latent_rope_dim = one_count("latent_rope_dim", latent_rope_dim, 0)
     mha = bytes_per_token(reference_mha(model), kv_dtype=kv_dtype, tp_size=tp_size)
     if not mha:
         raise SpecError(f"{model.name}: no layer keeps keys and values, so a rank changes nothing")
     limit = budget_bytes(model, wanted, tp_size=tp_size, kv_dtype=kv_dtype)
 
-    def bytes_of(text: str) -> Fraction:
-        swapped = swap_attention(model, text)
-        return Fraction(bytes_per_token(swapped, kv_dtype=kv_dtype, tp_size=tp_size))
+    def held(one: ModelSpec) -> Fraction:
+        return Fraction(bytes_per_token(one, kv_dtype=kv_dtype, tp_size=tp_size))
 
-    def fit(value: int, text: str) -> Fit:
-        held, swapped = bytes_of(text), swap_attention(model, text)
+    def fit(value: int, one: ModelSpec) -> Fit:
+        taken = held(one)
         return Fit(
             value=value,
-            text=text,
-            bytes_per_token_per_gpu=simplest(held),
-            spare_bytes_per_token_per_gpu=simplest(limit - held),
-            ratio_to_mha=held / mha,
-            kv_params_ratio=kv_params_ratio_to_mha(swapped),
-            arithmetic_ratio=arithmetic_ratio_to_mha(swapped, context),
-            arithmetic_ratio_limit=arithmetic_ratio_limit(swapped),
+            text=design_text(one),
+            bytes_per_token_per_gpu=simplest(taken),
+            spare_bytes_per_token_per_gpu=simplest(limit - taken),
+            ratio_to_mha=taken / mha,
+            kv_params_ratio=kv_params_ratio_to_mha(one),
+            arithmetic_ratio=arithmetic_ratio_to_mha(one, context),
+            arithmetic_ratio_limit=arithmetic_ratio_limit(one),
         )
 
-    def largest(values: Sequence[int], text_of: Callable[[int], str]) -> Fit | None:
-        value = largest_fitting(values, lambda v: bytes_of(text_of(v)), limit)
-        return None if value is None else fit(value, text_of(value))
+    def widest(one: ModelSpec, sizes: Sequence[int]) -> Fit | None:
+        size = largest(sizes, lambda n: held(with_size(one, n)), limit)
+        return None if size is None else fit(size, with_size(one, size))
 
-    top, step = _largest_rank(model), variant.rank_step
-    best = largest(range(0, top + 1, step), variant.text)
+    varied = _as_design(model, design)
+    sizes = runnable_sizes(varied, tp_size)
+    if not sizes:
+        raise UsageError(f"design {design_text(varied)}: has no size that could be varied")
+    best = widest(varied, sizes)
     if best is None:
-        base = bytes_of(variant.text(0))
-        raise RequirementError(infeasible(wanted, limit, base, base / mha))
-    aligned = largest(range(0, top + 1, math.lcm(step, alignment)), variant.text)
-    assert aligned is not None, "rank 0 is a multiple of every alignment"
-    rope = _latent_rope_dim(model, latent_rope_dim)
-    latent = largest(range(1, widest_latent(model) + 1), lambda width: f"mla:{width}+{rope}")
-    wider = f"mla:{widest_latent(model) + 1}+{rope}"
-    following = best.value + step
-    dearer = bytes_of(variant.text(following)) if following <= top else None
+        base = held(with_size(varied, sizes[0]))
+        least = f"{layers_of(varied)[0].size_name} {sizes[0]}"
+        raise RequirementError(infeasible(wanted, limit, base, base / mha, least))
+    aligned = aligned_size(sizes, best.value, alignment)
+    following = next((n for n in sizes if n > best.value), None)
+    dearer = None if following is None else held(with_size(varied, following))
+    padded = with_size(varied, best.value)
+    grouped = swap_attention(model, fewest_kv_heads(first_backbone(model)))
+    mla = swap_attention(model, narrowest_latent(first_backbone(model), latent_rope_dim))
+    latents = sizes_of(mla)
     return RankCeiling(
         budget_bytes_per_token_per_gpu=simplest(limit),
         largest=best,
-        aligned=aligned,
-        padded=fit(best.value, variant.text(best.value, alignment)),
+        aligned=fit(aligned, with_size(varied, aligned)),
+        padded=fit(best.value, _aligned(padded, alignment)),
         next_rank_price_bytes=(
             None if dearer is None else simplest(dearer - best.bytes_per_token_per_gpu)
         ),
         next_rank_shortfall_bytes=None if dearer is None else simplest(dearer - limit),
-        grouped=largest(_runnable_kv_heads(model, tp_size), lambda heads: f"gqa:{heads}"),
-        latent=latent,
+        grouped=widest(grouped, runnable_sizes(grouped, tp_size)),
+        latent=widest(mla, latents),
         alignment=alignment,
-        remarks=(latent_bound_remark(model),) if bytes_of(wider) <= limit else (),
+        remarks=(
+            (latent_bound_remark(model, latents[-1]),)
+            if held(with_size(mla, latents[-1] + 1)) <= limit
+            else ()
+        ),
     )
 
 
@@ -270,12 +285,17 @@ def bytes_per_token_at_ranks(
     model: ModelSpec,
     ranks: Any,
     *,
-    options: LowRankOptions | None = None,
+    design: AttentionSpec | None = None,
     alignment: int = 1,
     kv_dtype: str = "bf16",
     tp_size: int = 1,
 ) -> Any:
     """LRKV bytes per token on one GPU for a rank or an integer array of ranks. [bytes/token]
+
+    Parameters
+    ----------
+    design : as for ``rank_ceiling``.
+    alignment : multiple to which stored ranks are padded. [scalars]
 
     Raises
     ------
@@ -290,44 +310,43 @@ def bytes_per_token_at_ranks(
     array([ 9216, 80496])
     """
     check_model("model", model)
-    variant = LowRankOptions() if options is None else check_is("options", options, LowRankOptions)
-    alignment = one_count("alignment", alignment)
+    alignment, varied = one_count("alignment", alignment), _as_design(model, design)
 
     def at(rank: int) -> int | Fraction:
-        swapped = swap_attention(model, variant.text(rank, alignment))
-        held: int | Fraction = bytes_per_token(swapped, kv_dtype=kv_dtype, tp_size=tp_size)
+        sized = _aligned(with_size(varied, rank), alignment)
+        held: int | Fraction = bytes_per_token(sized, kv_dtype=kv_dtype, tp_size=tp_size)
         return held
 
     return over_each("rank", ranks, at)
 
 
-def _backbones(model: ModelSpec) -> list[Backbone]:
-    return [g.attention.backbone() for g in model.attention_groups if g.attention is not None]
+def _as_design(model: ModelSpec, design: AttentionSpec | None) -> ModelSpec:
+    """The model with that design, or with plain LRKV."""
+    if design is None:
+        design = plain_low_rank(first_backbone(model))
+    return swap_attention(model, check_is("design", design, AttentionSpec))
 
 
-def _largest_rank(model: ModelSpec) -> int:
-    return min(min(backbone.head_dim, backbone.v_head_dim) for backbone in _backbones(model))
+def _aligned(model: ModelSpec, alignment: int) -> ModelSpec:
+    """The model's design as a kernel with that row alignment stores it."""
+    if alignment == 1:
+        return model
+    return model.with_attention(tuple(layer.aligned(alignment) for layer in layers_of(model)))
 
 
-def _runnable_kv_heads(model: ModelSpec, tp_size: int) -> list[int]:
-    """Head counts that divide every layer's heads and that an engine can place."""
-    common: int = math.gcd(*(backbone.n_heads for backbone in _backbones(model)))
+def runnable_sizes(model: ModelSpec, tp_size: int) -> Sequence[int]:
+    """Sizes of the model's design that an engine can place on ``tp_size`` GPUs.
 
-    def runs(kv_heads: int) -> bool:
-        swapped = swap_attention(model, f"gqa:{kv_heads}")
+    A count of heads decides where copies go and is tried; a width does not.
+    """
+    sizes = sizes_of(model)
+
+    def runs(size: int) -> bool:
         try:
-            for group in swapped.attention_groups:
-                if group.attention is not None:
-                    layout_of(group.attention, model.model_dim).check_tp_size(tp_size)
+            for layer in layers_of(with_size(model, size)):
+                layout_of(layer, model.model_dim).check_tp_size(tp_size)
         except PlacementError:
             return False
         return True
 
-    return [kv_heads for kv_heads in divisors_of(common) if runs(kv_heads)]
-
-
-def _latent_rope_dim(model: ModelSpec, stated: int | None) -> int:
-    """The rotary key's width as stated, the backbone's own, or half a head. [scalars]"""
-    first = _backbones(model)[0]
-    rope = first.rope_dim if stated is None else one_count("latent_rope_dim", stated, 0)
-    return max(2, first.head_dim // 2) if rope is None else rope
+    return sizes if isinstance(sizes, range) else [size for size in sizes if runs(size)]

@@ -13,6 +13,7 @@ from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
+    from lrkv_plan.attention.families.low_rank import LowRankSpec
     from lrkv_plan.serving.answers import Answer
     from lrkv_plan.serving.deployment import Checkpoint, Deployment
     from lrkv_plan.serving.load import LatencyTarget
@@ -181,6 +182,37 @@ def deployment_of(
         rank_alignment=words.count("align", _or(align, 16)),
         gpu_hour_usd=words.optional(words.number, "gpu_hour_usd", gpu_hour_usd),
     )
+
+
+def low_rank_variant(
+    model: ModelSpec,
+    *,
+    groups: int = 1,
+    position: str = "none",
+    rope_dim: int = 0,
+    key_norm: str = "none",
+) -> LowRankSpec:
+    """The LRKV variant that arguments ask for, at rank 0 on the model's backbone.
+
+    Raises
+    ------
+    SpecError
+        If the model has no attention layers, or an argument does not fit its heads.
+    """
+    from lrkv_plan.attention.families.low_rank import LowRankSpec
+    from lrkv_plan.attention.registry import parse_attention
+    from lrkv_plan.specs.design import first_backbone
+
+    told = {
+        "groups": (groups, 1), "position": (position, "none"), "rope_dim": (rope_dim, 0),
+        "key_norm": (key_norm, "none"),
+    }  # fmt: skip
+    stated = [f"{name}={value}" for name, (value, default) in told.items() if value != default]
+    if position == "rope_rank":
+        stated.append("basis_spans_rotary_planes=true")
+    variant = parse_attention(",".join(["lrkv:0", *stated]), first_backbone(model))
+    assert isinstance(variant, LowRankSpec), "the text names LRKV"
+    return variant
 
 
 def refuse_beside_pool(kv_memory: Any, **budget: Any) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError, did_you_mean, shown
-from lrkv_plan.questions.arguments import Number, Texts, refuse
+from lrkv_plan.questions.arguments import Number, Texts, low_rank_variant, refuse
 from lrkv_plan.questions.result import Result
 
 if TYPE_CHECKING:
@@ -225,7 +225,6 @@ def _planner(
     """What makes the plan once layers are inspected; a hopeless budget is refused beforehand."""
     if budget is None:
         return lambda _: None
-    from lrkv_plan.attention.families.low_rank import LowRankOptions
     from lrkv_plan.checkpoint.rank_plan import plan_frame, rank_plan
 
     frame = plan_frame(
@@ -234,7 +233,7 @@ def _planner(
         budget=budget,
         kv_dtype=kv_dtype,
         alignment=alignment,
-        options=LowRankOptions(position=position),
+        design=low_rank_variant(source.model, position=position),
     )
     return lambda layers: rank_plan(frame, layers)
 

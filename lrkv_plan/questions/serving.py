@@ -33,6 +33,7 @@ def plan(
     model: Model,
     *,
     gpu: Gpu,
+    attention: Texts | None = None,
     context_tokens: Number | None = None,
     n_gpus: Number | None = None,
     tp_size: Number | None = None,
@@ -55,6 +56,7 @@ def plan(
 
     Parameters
     ----------
+    attention : more designs to compare, a row each.
     context_tokens : cached tokens per sequence; 8k or the model's maximum.
     tp_size : GPUs that share the model; of ``n_gpus`` the size that serves most, else the smallest
         that fits.
@@ -87,6 +89,7 @@ def plan(
         batch_size=words.optional(words.count, "batch_size", batch_size),
         target=target,
         is_layout_stated=tp_size is not None,
+        designs=words.texts("attention", attention or []),
     )
     return Result(plan_table(spec, plan_inputs(spec, deployment, target, made), made))
 

@@ -17,6 +17,7 @@ from lrkv_plan.questions.arguments import (
     default_context,
     deployment_of,
     load_model,
+    low_rank_variant,
     named,
     refuse,
     refuse_beside_pool,
@@ -120,7 +121,6 @@ def rank(
     SpecError, UsageError
         If an argument names nothing, cannot be read, or the answer would not depend on it.
     """
-    from lrkv_plan.attention.families.low_rank import LowRankOptions
     from lrkv_plan.formats import storage_format
     from lrkv_plan.report.views.specs import model_inputs
 
@@ -143,12 +143,13 @@ def rank(
     spec = load_model(model, spec_dir=spec_dir)
     context = context_of(context_tokens, spec)
     kv_format = kv_dtype or "bf16"
-    options = LowRankOptions(
-        n_shared_groups=_count("groups", groups, 1),
-        position=position or "none",
-        rope_dim=0 if rope_dim is None else words.count("rope_dim", rope_dim),
-        key_norm=key_norm or "none",
-    )
+    variant: dict[str, Any] = {
+        "position": position or "none",
+        "rope_dim": 0 if rope_dim is None else words.count("rope_dim", rope_dim),
+        "key_norm": key_norm or "none",
+    }
+    n_groups = _count("groups", groups, 1)
+    design = low_rank_variant(spec, groups=n_groups, **variant)
     latent_rope = words.optional(words.count, "mla_rope_dim", mla_rope_dim)
     alignment, gpus = _count("align", align, 16), _count("tp_size", tp_size, 1)
     budget = budget if budget is None or isinstance(budget, str) else _plain(budget)
@@ -159,10 +160,8 @@ def rank(
         "tp_size": gpus,
         "kv_dtype": storage_format(kv_format).name,
         "context_tokens": context,
-        "n_shared_groups": options.n_shared_groups,
-        "position": options.position,
-        "rope_dim": options.rope_dim,
-        "key_norm": options.key_norm,
+        "n_shared_groups": n_groups,
+        **variant,
         "mla_rope_dim": latent_rope,
     }
     if budget is not None:
@@ -171,7 +170,7 @@ def rank(
 
         told: dict[str, Any] = {
             "alignment": alignment, "tp_size": gpus, "kv_dtype": kv_format,
-            "context_tokens": context, "options": options, "latent_rope_dim": latent_rope,
+            "context_tokens": context, "design": design, "latent_rope_dim": latent_rope,
         }  # fmt: skip
         answer = rank_ceiling(spec, budget=budget, **told)
         return Result(rank_table(spec, stated, answer, own_reading(spec, budget, **told)))
@@ -185,7 +184,7 @@ def rank(
     )  # fmt: skip
     wanted = words.count("fit_sequences", fit_sequences)
     fitted = rank_for_sequences(
-        spec, deployment, wanted, options=options, latent_rope_dim=latent_rope
+        spec, deployment, wanted, design=design, latent_rope_dim=latent_rope
     )
     place = {
         "fit_sequences": wanted,

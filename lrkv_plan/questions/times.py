@@ -110,7 +110,7 @@ def crossover(
     SpecError, UsageError, PlacementError
         If an argument names nothing, cannot be read or honoured, or no time can be predicted.
     """
-    from lrkv_plan.latency.crossover import at_rank, compare
+    from lrkv_plan.latency.crossover import compare, rank_names
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import crossover_table
 
@@ -154,7 +154,7 @@ def crossover(
         "weight_bytes_per_gpu": weight_bytes,
         **point,
     }
-    labels = [at_rank(text, "RANK") if along == "rank" else text for text in texts]
+    labels = rank_names(spec, texts, "RANK") if along == "rank" else texts
     return Result(
         crossover_table(spec, stated, labels, answer.crossover, answer.sides, answer.rests_on)
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.attention.families.low_rank import LowRankOptions
+from lrkv_plan.attention.families.low_rank import plain_low_rank, rotated_low_rank
 from lrkv_plan.errors import PlanError, one_line
 from lrkv_plan.latency.step import step_time
 from lrkv_plan.memory.cache import cache_bytes
@@ -20,7 +20,13 @@ from lrkv_plan.report.tables import count
 from lrkv_plan.report.views.time import milliseconds
 from lrkv_plan.serving.capacity import capacity_row
 from lrkv_plan.serving.load import timed_step
-from lrkv_plan.specs.design import design_label, swap_attention
+from lrkv_plan.specs.design import (
+    design_label,
+    design_text,
+    first_backbone,
+    swap_attention,
+    with_size,
+)
 from lrkv_plan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
 
 MOST_RANKS, MOST_CONTEXTS = 17, 9
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_VARIANTS = (LowRankOptions(), LowRankOptions(position="rope_expand"))
+_VARIANTS = (("LRKV", plain_low_rank), ("LRKV, keys rotated", rotated_low_rank))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +105,10 @@ def slider_grid(settled: Settled) -> SliderGrid:
         GridDesign(role=role, names=(name,), measures=_measures(settled, [one], contexts, batches))
         for role, name, one in fixed
     ]
-    for options, role in zip(_VARIANTS, ("LRKV", "LRKV, keys rotated"), strict=True):
-        names = [options.text(rank) for rank in ranks]
-        swapped = [swap_attention(model, name) for name in names]
+    for role, variant in _VARIANTS:
+        varied = swap_attention(model, variant(first_backbone(model)))
+        swapped = [with_size(varied, rank) for rank in ranks]
+        names = [design_text(one) for one in swapped]
         measures = _measures(settled, swapped, contexts, batches)
         designs.append(GridDesign(role=role, names=tuple(names), measures=measures))
     return SliderGrid(axes=axes, designs=tuple(designs))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import PlanError, RequirementError, UsageError
 from lrkv_plan.formats import storage_format
-from lrkv_plan.latency.crossover import at_rank, column_labels, compare, map_columns
+from lrkv_plan.latency.crossover import column_labels, compare, map_columns, rank_names
 from lrkv_plan.latency.roofline import roofline_point
 from lrkv_plan.latency.work import paths_of
 from lrkv_plan.memory.largest import rank_ceiling
@@ -109,7 +109,7 @@ def _crossover(settled: Settled, over: str) -> Table:
         "kv_dtype": settled.kv_dtype, "weight_dtype": weight_dtype or request.model.weight_dtype,
         "weight_bytes_per_gpu": weight_bytes, **point,
     }  # fmt: skip
-    labels = [at_rank(text, "RANK") if over == "rank" else text for text in pair]
+    labels = rank_names(request.model, pair, "RANK") if over == "rank" else list(pair)
     return crossover_table(
         request.model, stated, labels, answer.crossover, answer.sides, answer.rests_on
     )
@@ -126,7 +126,7 @@ def _map(settled: Settled) -> Figure:
     )
     return crossover_map(
         columns,
-        column_labels(pair, "batch_size"),
+        column_labels(request.model, pair, "batch_size"),
         over="batch_size",
         low=_MAP_CONTEXTS[0],
         high=_MAP_CONTEXTS[1],

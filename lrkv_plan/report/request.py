@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from lrkv_plan.attention.layout import CachedTensor
+from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError, PlanError, UsageError
 from lrkv_plan.memory.largest import RankCeiling, rank_ceiling
 from lrkv_plan.memory.placement import try_placements
@@ -15,7 +17,7 @@ from lrkv_plan.serving.capacity import capacity_row
 from lrkv_plan.serving.deployment import known_weight_bytes
 from lrkv_plan.serving.load import LatencyTarget, Speculation
 from lrkv_plan.serving.plan import Plan, compared_designs, make_plan, own_budget
-from lrkv_plan.specs.design import design_label, swap_attention
+from lrkv_plan.specs.design import design_label, layers_of, swap_attention
 
 if TYPE_CHECKING:
     from lrkv_plan.serving.deployment import Deployment
@@ -198,8 +200,10 @@ class Settled:
     @property
     def low_rank(self) -> str | None:
         """The aligned rank in the budget, keys rotated as they are rebuilt where that runs."""
-        plain = self.plain_low_rank
-        found = [text for text in self.texts if plain and text and text.startswith(plain)]
+        if self.plain_low_rank is None:
+            return None
+        rows = _cached_rows(self.design(self.plain_low_rank))
+        found = [t for t in self.texts if t and _cached_rows(self.design(t)) == rows]
         return found[-1] if found else None
 
     @property
@@ -283,18 +287,16 @@ def _designs(
     model: ModelSpec, deployment: Deployment, ceiling: RankCeiling | None
 ) -> tuple[tuple[str | None, ...], tuple[str, ...]]:
     """Designs that can run, and the others with their reasons."""
-    named: list[str | None] = [None, "mha", "mqa"]
-    if ceiling is not None:
-        named = [text for _, text in compared_designs(model, ceiling)]
+    limit = None if ceiling is None else ceiling.budget_bytes_per_token_per_gpu
+    named = compared_designs(model, deployment, limit)
     own = design_label(model)
     tp_size, kv_dtype = deployment.parallel.tp_size, deployment.settings.kv_dtype
     texts, refused = [], []
-    for text in named:
-        if text is not None and text == own:
-            continue
+    for one in named:
+        text, reason = one.text, one.refused
         try:
-            design = model if text is None else swap_attention(model, text)
-            _, reason = try_placements(design, tp_size=tp_size, kv_dtype=kv_dtype)
+            if reason is None:
+                _, reason = try_placements(one.model, tp_size=tp_size, kv_dtype=kv_dtype)
         except PlanError as error:
             reason = str(error)
         if reason is None:
@@ -302,6 +304,11 @@ def _designs(
         else:
             refused.append(f"{text or own}: {reason}")
     return tuple(texts), tuple(refused)
+
+
+def _cached_rows(model: ModelSpec) -> list[tuple[CachedTensor, ...]]:
+    """What each layer caches: designs that differ in how they decode store the same."""
+    return [layout_of(layer, model.model_dim).cached for layer in layers_of(model)]
 
 
 def own_as_text(model: ModelSpec) -> str | None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from lrkv_plan.attention.families.low_rank import LowRankOptions
-from lrkv_plan.attention.spec import divisors_of
+from lrkv_plan.attention.families.grouped import fewest_kv_heads
+from lrkv_plan.attention.families.latent import narrowest_latent
+from lrkv_plan.attention.families.low_rank import plain_low_rank
+from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.errors import PlacementError, PlanError, RequirementError, UsageError
 from lrkv_plan.memory.cache import ratio_to_mha
-from lrkv_plan.memory.largest import largest_fitting, latent_bound_remark, widest_latent
+from lrkv_plan.memory.largest import aligned_size, largest, latent_bound_remark
 from lrkv_plan.memory.population import PopulationAccount, account_population
 from lrkv_plan.memory.weights import refuse_unbounded_weights, uncounted_weights
 from lrkv_plan.serving.budget import MemoryBudget, budget_for
@@ -24,7 +25,15 @@ from lrkv_plan.serving.deployment import (
 )
 from lrkv_plan.serving.engine import engine_record, pool_of
 from lrkv_plan.serving.pool import Pool
-from lrkv_plan.specs.design import design_label, swap_attention
+from lrkv_plan.specs.design import (
+    design_label,
+    design_text,
+    first_backbone,
+    layers_of,
+    sizes_of,
+    swap_attention,
+    with_size,
+)
 from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -277,49 +286,22 @@ def _longest_context(model: ModelSpec, deployment: Deployment) -> int | None:
         shorter = replace(deployment, settings=replace(settings, context_tokens=tokens))
         return Fraction(_fits(model, shorter) is None)
 
-    return largest_fitting(lengths, unfit, Fraction(0))
+    return largest(lengths, unfit, Fraction(0))
 
 
-def largest_rank(
-    model: ModelSpec,
-    deployment: Deployment,
-    options: LowRankOptions,
-    n_sequences: int,
-    *,
-    step: int = 1,
+def largest_holding(
+    design: ModelSpec, deployment: Deployment, sizes: Sequence[int], n_sequences: int
 ) -> int | None:
-    """The largest LRKV rank, in steps, with which ``n_sequences`` of full length fit, or None.
+    """The largest of ascending sizes of a design with which ``n_sequences`` still fit, or None.
 
-    A larger rank has more weights and more cache, so what fits never grows with it.
+    A larger size has more weights and more cache, so what fits never grows with it.
     """
-    return largest_design(
-        model,
-        deployment,
-        range(0, _widest(model) + 1, math.lcm(step, options.rank_step)),
-        options.text,
-        n_sequences,
-    )
 
-
-def largest_design(
-    model: ModelSpec,
-    deployment: Deployment,
-    values: range | list[int],
-    text_of: Callable[[int], str],
-    n_sequences: int,
-) -> int | None:
-    """The largest of ascending values whose design still fits ``n_sequences``, or None."""
-
-    def unfit(value: int) -> Fraction:
-        row = _fits(swap_attention(model, text_of(value)), deployment)
+    def unfit(size: int) -> Fraction:
+        row = _fits(with_size(design, size), deployment)
         return Fraction(row is None or row.total_sequences < n_sequences)
 
-    return largest_fitting(values, unfit, Fraction(0))
-
-
-def _widest(model: ModelSpec) -> int:
-    backbones = [g.attention.backbone() for g in model.attention_groups if g.attention is not None]
-    return min(min(b.head_dim, b.v_head_dim) for b in backbones)
+    return largest(sizes, unfit, Fraction(0))
 
 
 def fitting_row(
@@ -372,12 +354,13 @@ def rank_for_sequences(
     deployment: Deployment,
     n_sequences: int,
     *,
-    options: LowRankOptions | None = None,
+    design: AttentionSpec | None = None,
     latent_rope_dim: int | None = None,
 ) -> RankFit:
-    """The largest rank with which ``n_sequences`` of full length fit.
+    """The largest rank, or other size of ``design``, with which ``n_sequences`` fit.
 
-    The alignment is the deployment's: ranks in between are stored as the next multiple.
+    Sequences have their full length; plain LRKV is sized when ``design`` is None. The alignment is
+    the deployment's: ranks in between are stored as the next multiple.
 
     Raises
     ------
@@ -386,42 +369,45 @@ def rank_for_sequences(
     PlacementError, SpecError, UsageError
         As ``capacity_row``.
     """
-    variant, alignment = options or LowRankOptions(), deployment.rank_alignment
+    alignment, backbone = deployment.rank_alignment, first_backbone(model)
+    varied = swap_attention(model, plain_low_rank(backbone) if design is None else design)
 
-    def fit(value: int, text: str) -> SequenceFit:
-        row = capacity_row(swap_attention(model, text), deployment)
-        return SequenceFit(value=value, text=text, row=row)
+    def fit(one: ModelSpec, size: int | None) -> SequenceFit | None:
+        if size is None:
+            return None
+        sized = with_size(one, size)
+        row = capacity_row(sized, deployment)
+        return SequenceFit(value=size, text=design_text(sized), row=row)
 
-    rank = largest_rank(model, deployment, variant, n_sequences)
-    if rank is None:
-        least = fit(0, variant.text(0)).row
+    def widest(one: ModelSpec, sizes: Sequence[int]) -> SequenceFit | None:
+        return fit(one, largest_holding(one, deployment, sizes, n_sequences))
+
+    sizes = sizes_of(varied)
+    if not sizes:
+        raise UsageError(f"design {design_text(varied)}: has no size that could be varied")
+    best = widest(varied, sizes)
+    if best is None:
+        least = capacity_row(with_size(varied, sizes[0]), deployment)
+        name = layers_of(varied)[0].size_name
         raise RequirementError(
-            f"no rank fits {n_sequences:,} sequences of {deployment.settings.context_tokens:,} "
-            f"tokens: at rank 0 {least.total_sequences:,} fit ({least.binds}); use more GPUs, a "
-            "smaller cache format or a shorter context"
+            f"no {name} fits {n_sequences:,} sequences of {deployment.settings.context_tokens:,} "
+            f"tokens: at {name} {sizes[0]} {least.total_sequences:,} fit ({least.binds}); use more "
+            "GPUs, a smaller cache format or a shorter context"
         )
-    aligned = largest_rank(model, deployment, variant, n_sequences, step=alignment)
-    assert aligned is not None, "rank 0 is a multiple of every alignment"
-    following = rank + variant.rank_step
-    backbones = [g.attention.backbone() for g in model.attention_groups if g.attention]
-    heads = divisors_of(math.gcd(*(b.n_heads for b in backbones)))
-    n_kv_heads = largest_design(model, deployment, heads, lambda n: f"gqa:{n}", n_sequences)
-    rope = latent_rope_dim or backbones[0].rope_dim or max(2, backbones[0].head_dim // 2)
-    most = widest_latent(model)
-
-    def largest_latent(widths: range) -> int | None:
-        return largest_design(model, deployment, widths, lambda n: f"mla:{n}+{rope}", n_sequences)
-
-    latent = largest_latent(range(1, most + 1))
-    is_bounded = latent == most and largest_latent(range(most + 1, most + 2)) is not None
-    widest = min(min(b.head_dim, b.v_head_dim) for b in backbones)
+    mla = swap_attention(model, narrowest_latent(backbone, latent_rope_dim))
+    latents = sizes_of(mla)
+    latent = widest(mla, latents)
+    beyond = [latents[-1] + 1]
+    is_bounded = latent is not None and latent.value == latents[-1]
+    is_bounded = is_bounded and bool(largest_holding(mla, deployment, beyond, n_sequences))
+    fewest = swap_attention(model, fewest_kv_heads(backbone))
     return RankFit(
         n_sequences=n_sequences,
         alignment=alignment,
-        largest=fit(rank, variant.text(rank)),
-        aligned=fit(aligned, variant.text(aligned)),
-        following=fit(following, variant.text(following)) if following <= widest else None,
-        grouped=None if n_kv_heads is None else fit(n_kv_heads, f"gqa:{n_kv_heads}"),
-        latent=None if latent is None else fit(latent, f"mla:{latent}+{rope}"),
-        remarks=(latent_bound_remark(model),) if is_bounded else (),
+        largest=best,
+        aligned=fit(varied, aligned_size(sizes, best.value, alignment)) or best,
+        following=fit(varied, next((n for n in sizes if n > best.value), None)),
+        grouped=widest(fewest, sizes_of(fewest)),
+        latent=latent,
+        remarks=(latent_bound_remark(model, latents[-1]),) if is_bounded else (),
     )

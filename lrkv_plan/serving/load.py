@@ -11,7 +11,7 @@ from typing import Any
 
 from lrkv_plan.errors import UsageError
 from lrkv_plan.latency.step import StepModel, StepTime, step_model, step_time
-from lrkv_plan.memory.largest import largest_fitting
+from lrkv_plan.memory.largest import largest
 from lrkv_plan.serving.capacity import CapacityRow
 from lrkv_plan.serving.deployment import Deployment, known_weight_bytes, refuse_untimed_layout
 from lrkv_plan.specs.hardware import HardwareProfile
@@ -107,7 +107,7 @@ def admission(
         return float(step.step_s) / spec.accepted_tokens
 
     if batch_size is None:
-        load = largest_fitting(
+        load = largest(
             range(1, max_sequences + 1), lambda b: Fraction(tpot(b) > limit), Fraction(0)
         )
     else:
@@ -118,12 +118,12 @@ def admission(
     per_token = [float(t) / spec.accepted_tokens for t in (step.step_s, step.low_s, step.high_s)]
     rate = n_replicas * load / per_token[0]
     gpus = n_replicas * n_gpus
-    largest = "time" if load < max_sequences else "memory"
+    bound = "time" if load < max_sequences else "memory"
     return Admission(
         batch_size=load,
         n_replicas=n_replicas,
         sequences=n_replicas * load,
-        binds=largest if batch_size is None else "stated",
+        binds=bound if batch_size is None else "stated",
         meets_target=per_token[0] <= limit,
         step=step,
         tpot_s=per_token[0],

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from lrkv_plan.errors import PlacementError, UsageError
+from lrkv_plan.attention.registry import all_families
+from lrkv_plan.attention.spec import AttentionSpec
+from lrkv_plan.errors import PlacementError, SpecError, UsageError
 from lrkv_plan.latency.crossover import Crossover, context_crossover
 from lrkv_plan.latency.step import StepModel
-from lrkv_plan.memory.cache import ratio_to_mha
-from lrkv_plan.memory.largest import RankCeiling, rank_ceiling
+from lrkv_plan.memory.cache import bytes_per_token, ratio_to_mha
+from lrkv_plan.memory.largest import RankCeiling, largest, rank_ceiling, runnable_sizes
 from lrkv_plan.memory.weights import kv_params_ratio_to_mha, parameter_count
 from lrkv_plan.serving.capacity import CapacityRow, capacity_row
 from lrkv_plan.serving.deployment import Deployment, refuse_untimed_layout
 from lrkv_plan.serving.layouts import with_layout
 from lrkv_plan.serving.load import Admission, LatencyTarget, admitted_by, timed_step
 from lrkv_plan.specs.deployment import Parallelism
-from lrkv_plan.specs.design import design_label, swap_attention
+from lrkv_plan.specs.design import (
+    design_label,
+    design_text,
+    first_backbone,
+    swap_attention,
+    with_size,
+)
 from lrkv_plan.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from lrkv_plan.attention.family import Planned
 
 
 def own_budget(model: ModelSpec) -> str:
@@ -31,35 +44,84 @@ def own_budget(model: ModelSpec) -> str:
     return "50%" if share is None or share >= 1 or not uniform else label
 
 
-def compared_designs(model: ModelSpec, ceiling: RankCeiling) -> list[tuple[str, str | None]]:
-    """(role, design text); the model's own design has no text."""
+@dataclass(frozen=True, kw_only=True)
+class ComparedDesign:
+    """A design on a model's backbone with its role in a plan; the model's own has no text.
+
+    ``refused`` says why the backbone cannot have it; ``model`` is the model's own then.
+    """
+
+    role: str
+    model: ModelSpec
+    text: str | None = None
+    refused: str | None = None
+
+
+AS_ASKED = "as asked"
+
+
+def compared_designs(
+    model: ModelSpec,
+    deployment: Deployment,
+    limit: Fraction | int | None,
+    extra: Sequence[str | AttentionSpec] = (),
+) -> list[ComparedDesign]:
+    """The model's own design, what each family shows in a plan, and ``extra`` designs.
+
+    Parameters
+    ----------
+    limit : the budget in which families size their designs; None leaves those out.
+        [bytes/token/GPU]
+    """
     own = design_label(model)
-    designs: list[tuple[str, str | None]] = [("own design", None)]
-    others = [("MHA", "mha"), ("MQA", "mqa")]
-    if ceiling.grouped is not None:
-        others.insert(1, ("GQA in the budget", ceiling.grouped.text))
-    if ceiling.latent is not None:
-        others.append(("MLA in the budget", _usual_latent(model, ceiling)))
-    others += _low_rank(ceiling)
-    shortest = own.split(",")[0]
-    return designs + [(role, text) for role, text in others if text not in (own, shortest)]
+    designs = [ComparedDesign(role="own design", model=model)]
+    if model.attention_groups:
+        planned = (one for family in all_families() for one in family.planned)
+        designs += filter(None, (_sized(model, deployment, limit, one) for one in planned))
+    for design in extra:
+        swapped = swap_attention(model, design)
+        text = design if isinstance(design, str) else design.text()
+        designs.append(ComparedDesign(role=AS_ASKED, model=swapped, text=text))
+    shown = {own, own.split(",")[0]}
+    kept = []
+    for one in designs:
+        if one.text is None or one.text not in shown:
+            kept.append(one)
+            shown.add(one.text or own)
+    return kept
 
 
-def _low_rank(ceiling: RankCeiling) -> list[tuple[str, str]]:
-    """The aligned rank, without rotary positions and with keys rotated as they are rebuilt."""
-    text = ceiling.aligned.text
-    if ceiling.aligned.value == 0:
-        return [("LRKV, no aligned rank in the budget", text)]
-    rotated = f"{text},position=rope_expand"
-    return [("LRKV, aligned rank in the budget", text), ("LRKV, keys rotated", rotated)]
+def _sized(
+    model: ModelSpec, deployment: Deployment, limit: Fraction | int | None, planned: Planned
+) -> ComparedDesign | None:
+    """A family's design at the size that a plan shows; None where none fits the budget."""
+    backbone, role = first_backbone(model), planned.role
+    try:
+        design = swap_attention(model, planned.on(backbone))
+    except SpecError as error:
+        return ComparedDesign(role=role, model=model, text=role, refused=str(error))
+    if planned.in_budget:
+        if limit is None:
+            return None
+        tp_size, kv_dtype = deployment.parallel.tp_size, deployment.settings.kv_dtype
+        step = deployment.rank_alignment if planned.aligned else 1
+        sizes = [size for size in runnable_sizes(design, tp_size) if size % step == 0]
 
+        def held(size: int) -> Fraction:
+            sized = with_size(design, size)
+            return Fraction(bytes_per_token(sized, kv_dtype=kv_dtype, tp_size=tp_size))
 
-def _usual_latent(model: ModelSpec, ceiling: RankCeiling) -> str:
-    """DeepSeek's proportions, d_c = 4 d_h (arXiv:2405.04434, 3.1.2), or less if the budget asks."""
-    assert ceiling.latent is not None
-    head_dim = next(g.attention.backbone().head_dim for g in model.attention_groups if g.attention)
-    rope = ceiling.latent.text.partition("+")[2]
-    return f"mla:{min(ceiling.latent.value, 4 * head_dim)}+{rope}"
+        size = largest(sizes, held, Fraction(limit))
+        if size is None:
+            return None
+        if planned.most is not None:
+            size = min(size, planned.most(backbone))
+        if size == 0:
+            if planned.role_at_zero is None:
+                return None
+            role = planned.role_at_zero
+        design = with_size(design, size)
+    return ComparedDesign(role=role, model=design, text=design_text(design))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +177,9 @@ def make_plan(
     batch_size: int | None = None,
     target: LatencyTarget | None = None,
     is_layout_stated: bool = False,
+    designs: Sequence[str | AttentionSpec] = (),
 ) -> Plan:
-    """MHA, GQA, MQA, MLA and LRKV on a model's backbone, on given GPUs.
+    """Every family's designs on a model's backbone, on given GPUs.
 
     Parameters
     ----------
@@ -128,6 +191,7 @@ def make_plan(
         or half of MHA where the own design is MHA.
     batch_size : the load of one replica in every row; each row's own largest when None.
     target : the most that an output token may take, how tokens are drafted, lending profiles.
+    designs : more designs to compare, as objects or as text.
 
     Raises
     ------
@@ -155,11 +219,15 @@ def make_plan(
     )
     batch = batch_size or (own_load.batch_size if own_load else None)
     rows, refused, notes = [], [], dict.fromkeys(own_step.remarks)
-    for role, text in compared_designs(model, ceiling):
-        design = model if text is None else swap_attention(model, text)
+    limit = ceiling.budget_bytes_per_token_per_gpu
+    for compared in compared_designs(model, deployment, limit, designs):
+        design, text = compared.model, compared.text
+        if compared.refused is not None:
+            refused.append(f"{text}: {compared.refused}")
+            continue
         try:
             step = timed_step(design, deployment, wanted)
-            row = _row(role, design, deployment, step, wanted, batch_size)
+            row = _row(compared.role, design, deployment, step, wanted, batch_size)
         except PlacementError as error:
             refused.append(f"{text}: {error}")
             continue

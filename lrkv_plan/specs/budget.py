@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lrkv_plan.attention.spec import known_families
+from lrkv_plan.attention.registry import is_family
 from lrkv_plan.errors import UsageError, shown
 from lrkv_plan.units import parse_bytes, parse_number, refuse_comma
 
@@ -54,7 +54,7 @@ def parse_budget(text: str) -> Budget:
     98304
     """
     stripped = text.strip()
-    if re.split("[:,]", stripped.lower())[0] in known_families():
+    if is_family(re.split("[:,]", stripped.lower())[0]):
         return Budget(text=stripped, design=stripped)
     per_token = _PER_TOKEN.fullmatch(stripped)
     if per_token:

@@ -1,14 +1,17 @@
-"""The designs of a model: swapped for another, and named."""
+"""The designs of a model: swapped for another, sized, and named."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lrkv_plan.attention.registry import parse_attention
+from lrkv_plan.attention.spec import AttentionSpec, Backbone
 from lrkv_plan.errors import SpecError, shown
 from lrkv_plan.specs.model import ModelSpec
 
 
-def swap_attention(model: ModelSpec, text: str) -> ModelSpec:
-    """The same backbone with the design ``text`` in every attention layer.
+def swap_attention(model: ModelSpec, text: str | AttentionSpec) -> ModelSpec:
+    """The same backbone with one design, given or as text, in every attention layer.
 
     Windows, recurrent state and reused caches stay; sparse-index keys belong to the old design
     and go.
@@ -20,16 +23,63 @@ def swap_attention(model: ModelSpec, text: str) -> ModelSpec:
     """
     if not isinstance(model, ModelSpec):
         raise SpecError(f"model {shown(model)}: must be a ModelSpec, as load_model gives it")
-    if not isinstance(text, str):
+    if not isinstance(text, str | AttentionSpec):
         raise SpecError(f"text {shown(text)}: must be a design, for example 'gqa:8'")
-    designs = tuple(
-        parse_attention(text, group.attention.backbone())
-        for group in model.attention_groups
-        if group.attention is not None
-    )
-    if not designs:
-        raise SpecError(f"{model.name}: has no attention layers, so {text!r} changes nothing")
-    return model.with_attention(designs)
+    backbones = backbones_of(model)
+    if not backbones:
+        named = text if isinstance(text, str) else text.text()
+        raise SpecError(f"{model.name}: has no attention layers, so {named!r} changes nothing")
+    if isinstance(text, str):
+        return model.with_attention(tuple(parse_attention(text, b) for b in backbones))
+    return model.with_attention(tuple(text.moved_to(b) for b in backbones))
+
+
+def layers_of(model: ModelSpec) -> list[AttentionSpec]:
+    """The attention of each group of layers that attends."""
+    return [g.attention for g in model.attention_groups if g.attention is not None]
+
+
+def backbones_of(model: ModelSpec) -> list[Backbone]:
+    """The backbone of each group of layers that attends."""
+    return [layer.backbone() for layer in layers_of(model)]
+
+
+def first_backbone(model: ModelSpec) -> Backbone:
+    """The backbone on which a design for the whole model is stated.
+
+    Raises
+    ------
+    SpecError
+        If the model has no attention layers.
+    """
+    backbones = backbones_of(model)
+    if not backbones:
+        raise SpecError(f"{model.name}: no layer keeps keys and values, so a rank changes nothing")
+    return backbones[0]
+
+
+def sizes_of(model: ModelSpec) -> Sequence[int]:
+    """Sizes that the model's design can take in all layers, ascending; none where they differ."""
+    layers = layers_of(model)
+    if not layers or len({type(layer) for layer in layers}) > 1:
+        return ()
+    return layers[0].common_sizes(layers, model.model_dim)
+
+
+def with_size(model: ModelSpec, size: int) -> ModelSpec:
+    """The model with another size (rank, KV heads, latent width) in every attention layer.
+
+    Raises
+    ------
+    SpecError
+        If a layer's backbone does not allow it.
+    """
+    return model.with_attention(tuple(layer.with_size(size) for layer in layers_of(model)))
+
+
+def design_text(model: ModelSpec, size: int | str | None = None) -> str:
+    """The one design of a model as one would type it, with another size where given."""
+    return layers_of(model)[0].text(size)
 
 
 def swapped_label(model: ModelSpec, text: str, swapped: ModelSpec) -> str:

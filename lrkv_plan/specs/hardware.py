@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
-from lrkv_plan.errors import SpecError, did_you_mean
+from lrkv_plan.attention.registry import kernel_of
+from lrkv_plan.errors import SpecError, did_you_mean, shown
 from lrkv_plan.schema import (
     ByteCount,
     BytesPerSecond,
@@ -21,20 +22,15 @@ from lrkv_plan.schema import (
 )
 from lrkv_plan.specs.model import Sources
 
-KernelName: TypeAlias = Literal[
-    "grouped", "mla_absorbed", "mla_materialised", "low_rank", "low_rank_expand",
-    "low_rank_materialised",
-]  # fmt: skip
-KERNELS: tuple[str, ...] = get_args(KernelName)
-# Kernels whose work units are the scalars that they rebuild; those of the others are cached heads.
-REBUILDING = ("mla_materialised", "low_rank_expand", "low_rank_materialised")
-# Whose constants a kernel takes where it was not measured itself.
-LENDERS = {
-    "mla_materialised": "mla_absorbed",
-    "low_rank": "grouped",
-    "low_rank_expand": "low_rank",
-    "low_rank_materialised": "low_rank",
-}
+
+def _known_kernel(name: str) -> str:
+    try:
+        return kernel_of(name).name
+    except SpecError as error:
+        raise ValueError(str(error).removeprefix(f"kernel {shown(name)} ")) from None
+
+
+KernelName = Annotated[str, AfterValidator(_known_kernel)]
 MAX_QUERY_HEADS = 65_536
 
 Seconds = Annotated[float, Field(gt=0, le=10)]

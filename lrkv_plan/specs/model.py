@@ -15,8 +15,8 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-import lrkv_plan.attention.registry  # noqa: F401  (registers the shipped families)
-from lrkv_plan.attention.spec import AnyAttention, AttentionSpec
+from lrkv_plan.attention.registry import AnyAttention
+from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.errors import SpecError
 from lrkv_plan.formats import storage_format
 from lrkv_plan.schema import (

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lrkv_plan.attention.families.low_rank import LowRankOptions
 from lrkv_plan.checkpoint.inspection import LayerInspection, inspect_layers
 from lrkv_plan.checkpoint.projections import AttentionLayers, attention_layers
 from lrkv_plan.checkpoint.rank_plan import (
@@ -22,6 +21,7 @@ from lrkv_plan.checkpoint.rank_plan import (
     rank_plan,
 )
 from lrkv_plan.checkpoint.spectra import FitOptions
+from lrkv_plan.cli.options import low_rank_variant
 from lrkv_plan.errors import PlanError, RequirementError, SpecError, UsageError
 from lrkv_plan.loader import load_model
 from lrkv_plan.memory.cache import bytes_per_token
@@ -79,7 +79,9 @@ def test_a_plan_keeps_to_its_budget_and_never_loses_to_one_rank(
 
 
 def test_a_planned_model_is_a_model_file(inspected: Inspected, tmp_path: Path) -> None:
-    plan = planned(inspected, "45%", options=LowRankOptions(position="rope_expand"))
+    plan = planned(
+        inspected, "45%", design=low_rank_variant(inspected[0].model, position="rope_expand")
+    )
     path = tmp_path / "plan.yaml"
     path.write_text(model_to_yaml(plan.model))
     model = load_model(path)
@@ -90,7 +92,9 @@ def test_a_planned_model_is_a_model_file(inspected: Inspected, tmp_path: Path) -
 
 
 def test_rotated_latents_take_even_ranks(inspected: Inspected, tmp_path: Path) -> None:
-    plan = planned(inspected, "50%", options=LowRankOptions(position="rope_rank"))
+    plan = planned(
+        inspected, "50%", design=low_rank_variant(inspected[0].model, position="rope_rank")
+    )
     assert all(rank % 2 == 0 for rank in plan.ranks.values())
     path = tmp_path / "plan.yaml"
     path.write_text(model_to_yaml(plan.model))

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lrkv_plan.attention.families.low_rank import LowRankOptions
+from lrkv_plan.cli.options import low_rank_variant
 from lrkv_plan.errors import PlacementError, RequirementError, SpecError, UsageError
 from lrkv_plan.memory.cache import bytes_per_token
 from lrkv_plan.memory.largest import bytes_per_token_at_ranks, rank_ceiling
@@ -111,8 +111,8 @@ def test_tensor_parallelism_lowers_the_ceiling() -> None:
 
 def test_options_are_paid_for(paper: ModelSpec) -> None:
     def ceiling(**options: object) -> int:
-        variant = LowRankOptions(**options)  # type: ignore[arg-type]
-        return rank_ceiling(paper, budget="1/2", options=variant).largest.value
+        variant = low_rank_variant(paper, **options)  # type: ignore[arg-type]
+        return rank_ceiling(paper, budget="1/2", design=variant).largest.value
 
     assert ceiling(key_norm="rms_cached") == 56  # 1/256 of MHA: 128 (1/2-1/18-1/256) = 56.4
     assert ceiling(position="rope_decoupled", rope_dim=64) == 55  # 64/(2*18) = 1.8 ranks less
@@ -136,7 +136,7 @@ def test_bad_arguments_are_refused(paper: ModelSpec) -> None:
     with pytest.raises(UsageError, match="alignment"):
         rank_ceiling(paper, budget="1/2", alignment=0)
     with pytest.raises(SpecError, match="position"):
-        rank_ceiling(paper, budget="1/2", options=LowRankOptions(position="rotary"))
+        low_rank_variant(paper, position="rotary")
     with pytest.raises(SpecError, match="no layer keeps"):
         rank_ceiling(make_model({}, layers=[{"count": 2}]), budget="1/2")
 
@@ -180,8 +180,8 @@ def test_the_solver_agrees_with_brute_force_over_all_ranks() -> None:
         model = make_model(
             {"family": "mha", "n_heads": n_heads, "head_dim": head_dim}, n_layers=n_layers
         )
-        options = LowRankOptions(
-            n_shared_groups=groups, position=position, rope_dim=rope_dim, key_norm=key_norm
+        design = low_rank_variant(
+            model, n_shared_groups=groups, position=position, rope_dim=rope_dim, key_norm=key_norm
         )
         case = {
             "budget": str(budget),
@@ -192,9 +192,9 @@ def test_the_solver_agrees_with_brute_force_over_all_ranks() -> None:
         if not fits:
             n_infeasible += 1
             with pytest.raises(RequirementError):
-                rank_ceiling(model, options=options, **case)  # type: ignore[arg-type]
+                rank_ceiling(model, design=design, **case)  # type: ignore[arg-type]
             continue
-        answer = rank_ceiling(model, options=options, **case)  # type: ignore[arg-type]
+        answer = rank_ceiling(model, design=design, **case)  # type: ignore[arg-type]
         step = math.lcm(alignment, 2 if position == "rope_rank" else 1)
         assert answer.largest.value == fits[-1]
         assert answer.aligned.value == max(r for r in fits if r % step == 0)

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrkv_plan.attention.families.low_rank import LowRankOptions
+from lrkv_plan.cli.options import low_rank_variant
 from lrkv_plan.errors import PlacementError, RequirementError
 from lrkv_plan.memory.largest import RankCeiling, bytes_per_token_at_ranks, rank_ceiling
 from tests.oracle import cache_count, ceiling_search, time_count, weight_count
@@ -118,7 +118,7 @@ def asked(case: Case) -> RankCeiling | str:
         return rank_ceiling(
             case.model(), budget=case.text(), alignment=told["alignment"], tp_size=case.gpus,
             kv_dtype=case.fmt, context_tokens=told["context"],
-            options=LowRankOptions(**told["options"]), latent_rope_dim=told["rope"],
+            design=low_rank_variant(case.model(), **told["options"]), latent_rope_dim=told["rope"],
         )  # fmt: skip
     except (PlacementError, RequirementError) as error:
         return type(error).__name__
@@ -198,7 +198,7 @@ def test_bytes_at_ranks_agree(told: Plain) -> None:
     widest = min(min(b["key"], b["value"]) for b in told["backbones"])
     for rank in range(0, widest + 1, step):
         ours = bytes_per_token_at_ranks(
-            case.model(), rank, options=LowRankOptions(**told["options"]), kv_dtype=case.fmt,
+            case.model(), rank, design=low_rank_variant(case.model(), **told["options"]), kv_dtype=case.fmt,
             tp_size=case.gpus,
         )  # fmt: skip
         agree("bytes at ranks", ours, case.held("lrkv", rank), told, rank)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from lrkv_plan.errors import PlacementError, SpecError
 from lrkv_plan.latency.crossover import (
     Crossover,
-    at_rank,
     compare,
     context_crossover,
     scanned_crossover,
@@ -411,7 +410,7 @@ def test_comparisons_of_whole_models_agree(
 
     def exact(value: int) -> tuple[Fraction, Fraction] | None:
         told = {**point, over: value}
-        named = [at_rank(t, value) if over == "rank" else t for t in texts]
+        named = [f"lrkv:{value}" if over == "rank" and "lrkv" in t else t for t in texts]
         found = [whole_design(swapped(plain, t), fmt, told["tp_size"]) for t in named]
         if found[0] is None or found[1] is None:
             return None

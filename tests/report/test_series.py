@@ -245,8 +245,8 @@ def test_map_columns_take_each_rank() -> None:
     read = [pair[1].work.attention[0].row_read_bytes for _, pair in columns]
     # 2 * (2 * 128 + 2 * 32 r + 32) bytes per row
     assert read == [2.0 * (256 + 64 * r + 32) for r in range(4)]
-    assert column_labels(texts, "rank") == ("mha", "lrkv:r,key_norm=rms_cached")
-    assert column_labels(texts, "batch_size") == texts
+    assert column_labels(model, texts, "rank") == ("mha", "lrkv:r,key_norm=rms_cached")
+    assert column_labels(model, texts, "batch_size") == texts
     with pytest.raises(UsageError, match="rank or batch_size"):
         map_columns(model, texts, load_hardware("h200"), over="tp_size")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import model_validator
 from typing_extensions import Self, override
 
+from lrkv_plan.attention.family import Family, Kernel, Planned
 from lrkv_plan.attention.layout import (
     AttentionLayout,
     CachedTensor,
@@ -38,6 +39,8 @@ class GroupedSpec(AttentionSpec):
     value_from_key: Flag = False
 
     text_argument = "n_kv_heads"
+    size_name = "n_kv_heads"
+    size_fields = ("n_kv_heads",)
 
     @model_validator(mode="before")
     @classmethod
@@ -72,6 +75,23 @@ class GroupedSpec(AttentionSpec):
     @override
     def label(self) -> str:
         return f"gqa:{self.n_kv_heads}" if self.family == "gqa" else self.family
+
+    @override
+    def sizes(self, model_dim: int) -> Sequence[int]:
+        return divisors_of(self.n_heads)
+
+    @override
+    def text(self, size: int | str | None = None) -> str:
+        return self.label() if size is None else f"gqa:{size}"
+
+    @override
+    def sized_fields(self, size: int) -> dict[str, Any]:
+        return {"family": "gqa", "n_kv_heads": size}
+
+    @override
+    def own_fields(self) -> dict[str, Any]:
+        implied = () if self.family == "gqa" else ("n_kv_heads",)
+        return {n: value for n, value in super().own_fields().items() if n not in implied}
 
     @classmethod
     @override
@@ -181,3 +201,27 @@ def _vectors(spec: GroupedSpec) -> list[WeightMatrix]:
         for present, name, size, units, makes in rows
         if present
     ]
+
+
+def fewest_kv_heads(backbone: Backbone) -> GroupedSpec:
+    """GQA with one KV head, whose sizes give the others."""
+    return GroupedSpec.on_backbone(backbone, "gqa", {"n_kv_heads": 1})
+
+
+FAMILIES = (
+    Family(
+        names=("mha", "gqa", "mqa"),
+        spec_class=GroupedSpec,
+        build=grouped_layout,
+        kernels=(Kernel(name="grouped"),),
+        planned=(
+            Planned(role="MHA", design=lambda b: GroupedSpec.on_backbone(b, "mha", {})),
+            Planned(
+                role="GQA in the budget",
+                design=fewest_kv_heads,
+                in_budget=True,
+            ),
+            Planned(role="MQA", design=lambda b: GroupedSpec.on_backbone(b, "mqa", {})),
+        ),
+    ),
+)

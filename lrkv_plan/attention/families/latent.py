@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from typing_extensions import Self, override
 
 from lrkv_plan.attention.families.grouped import output_weights
+from lrkv_plan.attention.family import Family, Kernel, Planned
 from lrkv_plan.attention.layout import (
     AttentionLayout,
     CachedTensor,
@@ -36,6 +37,9 @@ class LatentSpec(AttentionSpec):
     cached_form: Literal["latent", "heads"] = "latent"
 
     text_argument = "latent_dim"
+    size_name = "latent_dim"
+    size_fields = ("latent_dim",)
+    backbone_fields = frozenset({"n_heads", "nope_dim", "v_head_dim"})
     text_aliases: ClassVar[Mapping[str, str]] = {
         "rope": "rope_dim",
         "nope": "nope_dim",
@@ -51,9 +55,29 @@ class LatentSpec(AttentionSpec):
 
     @override
     def label(self) -> str:
-        return f"mla:{self.latent_dim}+{self.rope_dim}" + self.stated(
-            "query_latent_dim", "cached_form"
-        )
+        return self.text()
+
+    @override
+    def text(self, size: int | str | None = None) -> str:
+        latent = self.latent_dim if size is None else size
+        return f"mla:{latent}+{self.rope_dim}" + self.stated("query_latent_dim", "cached_form")
+
+    @override
+    def sizes(self, model_dim: int) -> Sequence[int]:
+        """Latents that compress anything.
+
+        One is made from the ``model_dim`` scalars of a token and makes the keys and values of all
+        heads: wider than either, the hidden state or the heads themselves would be the smaller
+        cache.
+        """
+        heads = self.n_heads * (self.nope_dim + self.v_head_dim)
+        return range(1, min(model_dim, heads) + 1)
+
+    @classmethod
+    @override
+    def common_sizes(cls, layers: Sequence[Self], model_dim: int) -> Sequence[int]:
+        """Up to the widest that compresses anything in some layer; every layer can take those."""
+        return max((layer.sizes(model_dim) for layer in layers), key=len)
 
     @classmethod
     @override
@@ -178,3 +202,38 @@ def _query_weights(spec: LatentSpec, model_dim: int) -> tuple[WeightMatrix, ...]
         WeightMatrix(name="query_norm", rows=latent, cols=1, role=role),
         WeightMatrix(name="query_up", rows=latent, cols=query_dim, role=role, units=units),
     )
+
+
+def usual_rope_dim(backbone: Backbone) -> int:
+    """The backbone's own rotary key, or half a head (arXiv:2405.04434, 2.1.4). [scalars]"""
+    own = backbone.rope_dim
+    return max(2, backbone.head_dim // 2) if own is None else own
+
+
+def narrowest_latent(backbone: Backbone, rope_dim: int | None = None) -> LatentSpec:
+    """MLA with a latent of one scalar, whose sizes give the wider ones."""
+    rope = usual_rope_dim(backbone) if rope_dim is None else rope_dim
+    return LatentSpec.on_backbone(backbone, "mla", {"latent_dim": 1, "rope_dim": rope})
+
+
+FAMILIES = (
+    Family(
+        names=("mla",),
+        spec_class=LatentSpec,
+        build=latent_layout,
+        kernels=(
+            Kernel(name="mla_absorbed"),
+            Kernel(name="mla_materialised", fallback="mla_absorbed", rebuilds=True),
+        ),
+        runs_on=("grouped",),  # heads that are cached instead of the latent
+        planned=(
+            Planned(
+                role="MLA in the budget",
+                design=narrowest_latent,
+                in_budget=True,
+                # DeepSeek's proportions, d_c = 4 d_h (arXiv:2405.04434, 3.1.2).
+                most=lambda backbone: 4 * backbone.head_dim,
+            ),
+        ),
+    ),
+)

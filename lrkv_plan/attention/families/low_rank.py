@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 from typing_extensions import Self, override
 
 from lrkv_plan.attention.families.grouped import query_and_output
+from lrkv_plan.attention.family import Family, Kernel, Planned
 from lrkv_plan.attention.layout import (
     AttentionLayout,
     CachedTensor,
@@ -50,6 +50,9 @@ class LowRankSpec(AttentionSpec):
     qk_norm: Flag = False
 
     text_argument = "rank"
+    size_name = "rank"
+    size_fields = ("key_rank", "value_rank")
+    backbone_fields = frozenset({"n_heads", "head_dim", "v_head_dim", "qk_norm"})
     text_aliases: ClassVar[Mapping[str, str]] = {
         "groups": "n_shared_groups", "align": "rank_alignment", "rope": "rope_dim",
     }  # fmt: skip
@@ -119,6 +122,27 @@ class LowRankSpec(AttentionSpec):
             "n_shared_groups", "position", "rope_dim", "basis_spans_rotary_planes",
             "key_norm", "rank_alignment",
         )  # fmt: skip
+
+    @override
+    def text(self, size: int | str | None = None) -> str:
+        names = {full: short for short, full in self.text_aliases.items() if short != "rope"}
+        fields = type(self).model_fields
+        stated = [
+            f"{names.get(name, name)}={value}"
+            for name in ("n_shared_groups", "position", "rope_dim", "key_norm", "rank_alignment")
+            if (value := getattr(self, name)) != fields[name].default
+        ]
+        if self.basis_spans_rotary_planes:
+            stated.append("basis_spans_rotary_planes=true")
+        if size is None and self.key_rank != self.value_rank:
+            return self.label()
+        return ",".join([f"lrkv:{self.key_rank if size is None else size}", *stated])
+
+    @override
+    def sizes(self, model_dim: int) -> Sequence[int]:
+        """Ranks up to a head's width; even where pairs are rotated in rank space."""
+        step = 2 if self.position == "rope_rank" else 1
+        return range(0, min(self.head_dim, self.v_head_dim) + 1, step)
 
     @classmethod
     @override
@@ -260,30 +284,52 @@ def _work(spec: LowRankSpec) -> tuple[DecodeWork, ...]:
     return (first, materialised)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LowRankOptions:
-    """What an LRKV design fixes besides its rank (specs.attention.LowRankSpec)."""
+def plain_low_rank(backbone: Backbone) -> LowRankSpec:
+    """LRKV of rank 0, whose sizes give the other ranks."""
+    return LowRankSpec.on_backbone(backbone, "lrkv", {"rank": 0})
 
-    n_shared_groups: int = 1
-    position: str = "none"
-    rope_dim: int = 0
-    key_norm: str = "none"
 
-    def text(self, rank: int, alignment: int = 1) -> str:
-        """``--attention`` text of this design at that rank."""
-        options = {
-            "groups": (self.n_shared_groups, 1),
-            "position": (self.position, "none"),
-            "rope_dim": (self.rope_dim, 0),
-            "key_norm": (self.key_norm, "none"),
-            "align": (alignment, 1),
-        }
-        stated = [f"{key}={value}" for key, (value, default) in options.items() if value != default]
-        if self.position == "rope_rank":
-            stated.append("basis_spans_rotary_planes=true")
-        return ",".join([f"lrkv:{rank}", *stated])
+def rotated_low_rank(backbone: Backbone) -> LowRankSpec:
+    """The same with keys rotated as they are rebuilt."""
+    return LowRankSpec.on_backbone(backbone, "lrkv", {"rank": 0, "position": "rope_expand"})
 
-    @property
-    def rank_step(self) -> int:
-        """Ranks come in multiples of this: rope_rank rotates pairs."""
-        return 2 if self.position == "rope_rank" else 1
+
+FAMILIES = (
+    Family(
+        names=("lrkv",),
+        spec_class=LowRankSpec,
+        build=low_rank_layout,
+        kernels=(
+            Kernel(
+                name="low_rank",
+                fallback="grouped",
+                assumptions=(
+                    "no public measurement of an LRKV kernel; constants are the grouped kernel's",
+                    "narrow latent rows reach 75 to 100 % of its bandwidth (prediction at 100 %)",
+                    "heads_per_tile heads share one read of the shared rows (counted in the bytes)",
+                ),
+                # A rank-55 bf16 row is 110 bytes, 3.4 sectors of 32 bytes: 128 / 110 read at
+                # worst, and short bursts cost more.
+                bandwidth_left=(0.75, 1.0),
+                query_heads_per_kv_head=1,  # every head has latents of its own
+            ),
+            Kernel(name="low_rank_expand", fallback="low_rank", rebuilds=True),
+            Kernel(name="low_rank_materialised", fallback="low_rank", rebuilds=True),
+        ),
+        planned=(
+            Planned(
+                role="LRKV, aligned rank in the budget",
+                design=plain_low_rank,
+                in_budget=True,
+                aligned=True,
+                role_at_zero="LRKV, no aligned rank in the budget",
+            ),
+            Planned(
+                role="LRKV, keys rotated",
+                design=rotated_low_rank,
+                in_budget=True,
+                aligned=True,
+            ),
+        ),
+    ),
+)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from lrkv_plan.attention.families.grouped import GroupedSpec
 from lrkv_plan.attention.families.latent import LatentSpec
 from lrkv_plan.attention.families.low_rank import LowRankSpec
 from lrkv_plan.attention.layout import AttentionLayout, DecodeWork
+from lrkv_plan.attention.registry import each_plugin
 from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.calibration.decode import reference, weights
 from lrkv_plan.calibration.decode.attend import Attention, StepInputs
@@ -18,7 +21,7 @@ from lrkv_plan.calibration.decode.fused_low_rank import FusedLowRank, fused_is_a
 from lrkv_plan.calibration.decode.grouped import FusedAttention, GroupedAttention
 from lrkv_plan.calibration.decode.latent import AbsorbedLatent
 from lrkv_plan.calibration.decode.low_rank import FactoredLowRank
-from lrkv_plan.errors import UsageError, did_you_mean, shown
+from lrkv_plan.errors import SpecError, UsageError, did_you_mean, shown
 
 Applies = Callable[[Any], bool]
 Build = Callable[[StepInputs], Attention]
@@ -40,11 +43,27 @@ class DecodeFamily:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Series:
+    """How one path is sampled: designs and head counts that are fitted, and those held out.
+
+    ``room`` bounds heads times sequences times steps of a call: paths that rebuild keys compute
+    much more than they read, and stay as short as the others with less.
+    """
+
+    designs: tuple[str, ...]
+    held_out_designs: tuple[str, ...] = ()
+    heads: tuple[int, ...] = (8, 16, 32)
+    held_out_heads: int = 24
+    room: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecodePath:
     """One way of running a decode step.
 
     ``kernel`` and ``work_path`` name the layout's ``DecodeWork``, so that bytes and FLOPs come from
-    the calculators.
+    the calculators. ``series`` says how ``calibrate run`` samples the path, where
+    ``calibration.design`` does not.
     """
 
     name: str
@@ -54,6 +73,7 @@ class DecodePath:
     family: DecodeFamily
     build: Build
     needs_cuda: bool = False
+    series: Series | None = None
 
     def work(self, layout: AttentionLayout) -> DecodeWork:
         """The layout's entry for this path.
@@ -69,17 +89,50 @@ class DecodePath:
         raise UsageError(f"path {self.name}: {layout.label} states no {self.work_path} work")
 
 
+ENTRY_POINTS = "lrkv_plan.decode_paths"
 PATHS: dict[str, DecodePath] = {}
 
 
 def register_path(path: DecodePath) -> None:
-    """Add a path; ``build_step`` and everything that measures know it from now on."""
+    """Add a path; ``build_step`` and everything that measures know it from now on.
+
+    Raises
+    ------
+    SpecError
+        If it is no ``DecodePath``.
+    """
+    if not isinstance(path, DecodePath):
+        raise SpecError(f"{shown(path)} is no DecodePath")
     PATHS[path.name] = path
+
+
+@functools.cache
+def load_path_plugins() -> None:
+    """Register the paths that installed packages offer under ``lrkv_plan.decode_paths``, once.
+
+    Raises
+    ------
+    SpecError
+        If one cannot be loaded; the message names it.
+    """
+
+    def take(point: EntryPoint) -> None:
+        offered = point.load()
+        for path in (offered,) if isinstance(offered, DecodePath) else tuple(offered):
+            register_path(path)
+
+    each_plugin(ENTRY_POINTS, take)
+
+
+def known_paths() -> dict[str, DecodePath]:
+    """All paths by name, those of other packages included."""
+    load_path_plugins()
+    return PATHS
 
 
 def paths_for(spec: AttentionSpec) -> tuple[DecodePath, ...]:
     """The paths that can run that design, the one that an engine would take first."""
-    return tuple(path for path in PATHS.values() if path.applies(spec))
+    return tuple(path for path in known_paths().values() if path.applies(spec))
 
 
 def path_named(name: str, spec: AttentionSpec) -> DecodePath:

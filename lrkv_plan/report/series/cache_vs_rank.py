@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.attention.families.low_rank import LowRankOptions
+from lrkv_plan.attention.families.low_rank import LowRankSpec, plain_low_rank
 from lrkv_plan.attention.registry import parse_attention
 from lrkv_plan.attention.spec import Backbone
 from lrkv_plan.errors import RequirementError, UsageError
@@ -20,13 +20,11 @@ from lrkv_plan.report.series.capacity import deployment_text
 from lrkv_plan.report.views.specs import model_inputs
 from lrkv_plan.serving.capacity import capacity_row
 from lrkv_plan.specs.budget import parse_budget
-from lrkv_plan.specs.design import swap_attention
+from lrkv_plan.specs.design import first_backbone, sizes_of, swap_attention, with_size
 
 if TYPE_CHECKING:
     from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.specs.model import ModelSpec
-
-PLAIN = LowRankOptions()
 
 
 def with_heads(model: ModelSpec, n_heads: int) -> ModelSpec:
@@ -45,9 +43,9 @@ def with_heads(model: ModelSpec, n_heads: int) -> ModelSpec:
     return model.with_attention(designs)
 
 
-def cache_ratio(model: ModelSpec, text: str, kv_dtype: str, tp_size: int) -> Fraction:
-    """Cache bytes of that design over MHA's on the same backbone, exact."""
-    ratio = ratio_to_mha(swap_attention(model, text), kv_dtype=kv_dtype, tp_size=tp_size)
+def cache_ratio(model: ModelSpec, kv_dtype: str, tp_size: int) -> Fraction:
+    """Cache bytes of the model's design over MHA's on the same backbone, exact."""
+    ratio = ratio_to_mha(model, kv_dtype=kv_dtype, tp_size=tp_size)
     if ratio is None:
         raise UsageError(f"{model.name}: no layer keeps keys and values")
     return ratio
@@ -77,21 +75,21 @@ def rank_axis(model: ModelSpec, alignment: int) -> Axis:
     return Axis(key="rank", label="Rank per head", low=0, high=widest, step=step)
 
 
-def shared_inputs(kv_dtype: str, tp_size: int, options: LowRankOptions) -> dict[str, Any]:
+def shared_inputs(kv_dtype: str, tp_size: int, design: LowRankSpec) -> dict[str, Any]:
     """Inputs that both rank pictures state."""
     return {
         "kv_dtype": kv_dtype,
         "tp_size": tp_size,
-        "n_shared_groups": options.n_shared_groups,
-        "position": options.position,
-        "rope_dim": options.rope_dim,
-        "key_norm": options.key_norm,
+        "n_shared_groups": design.n_shared_groups,
+        "position": design.position,
+        "rope_dim": design.rope_dim,
+        "key_norm": design.key_norm,
     }
 
 
-def variant_text(options: LowRankOptions) -> str:
+def variant_text(design: LowRankSpec) -> str:
     """The LRKV options that differ from plain ones."""
-    return options.text(0).partition(",")[2]
+    return design.text(0).partition(",")[2]
 
 
 def cache_vs_rank(
@@ -102,7 +100,7 @@ def cache_vs_rank(
     alignment: int = 16,
     kv_dtype: str = "bf16",
     tp_size: int = 1,
-    options: LowRankOptions = PLAIN,
+    design: LowRankSpec | None = None,
 ) -> Figure:
     """Cache ratio against rank for several head counts on one backbone.
 
@@ -124,6 +122,7 @@ def cache_vs_rank(
     ratio = P g'/H + r/d_h: the slope is the head width's, the number of heads moves the intercept
     (arXiv:2601.11471v3 eq. 9 and its review, section 4).
     """
+    design = plain_low_rank(first_backbone(model)) if design is None else design
     backbones = [(h, with_heads(model, h)) for h in heads] or [(heads_of(model), model)]
     share = _budget_share(backbones, budget, kv_dtype, tp_size)
     series: list[Series] = []
@@ -131,9 +130,10 @@ def cache_vs_rank(
     for style, (n_heads, backbone) in enumerate(backbones):
         name = f"{n_heads} heads" if n_heads != 1 else "1 head"
         shared: dict[str, Any] = {"facts": {"n_heads": n_heads}, "style": style}
+        varied = swap_attention(backbone, design)
         ratios = {
-            rank: cache_ratio(backbone, options.text(rank), kv_dtype, tp_size)
-            for rank in range(0, widest_rank(backbone) + 1, options.rank_step)
+            rank: cache_ratio(with_size(varied, rank), kv_dtype, tp_size)
+            for rank in sizes_of(varied)
         }
         line = Series(
             name=name,
@@ -149,7 +149,7 @@ def cache_vs_rank(
         try:
             ceiling = rank_ceiling(
                 backbone, budget=budget, alignment=alignment, tp_size=tp_size,
-                kv_dtype=kv_dtype, options=options,
+                kv_dtype=kv_dtype, design=design,
             )  # fmt: skip
         except RequirementError as error:
             remarks.append(f"{name}: {error}")
@@ -177,7 +177,7 @@ def cache_vs_rank(
         "n_heads": [n for n, _ in backbones],
         "budget": budget,
         "align": alignment,
-        **shared_inputs(kv_dtype, tp_size, options),
+        **shared_inputs(kv_dtype, tp_size, design),
     }
     return Figure(
         kind="cache-vs-rank",
@@ -186,7 +186,7 @@ def cache_vs_rank(
             f"{model.name}, head width {widest_rank(model)}",
             f"{kv_dtype} cache",
             gpus(tp_size),
-            variant_text(options),
+            variant_text(design),
             ""
             if budget is None
             else f"dots: multiples of {alignment} in the budget, the largest named",
@@ -235,7 +235,7 @@ def rank_sweep(
     kv_dtype: str = "bf16",
     tp_size: int = 1,
     context_tokens: int = 8192,
-    options: LowRankOptions = PLAIN,
+    design: LowRankSpec | None = None,
     deployment: Deployment | None = None,
 ) -> Figure:
     """Every ratio against rank, one panel each.
@@ -250,16 +250,17 @@ def rank_sweep(
     SpecError, PlacementError
         As the calculators.
     """
-    ranks = range(0, widest_rank(model) + 1, options.rank_step)
-    designs = {rank: swap_attention(model, options.text(rank)) for rank in ranks}
+    design = plain_low_rank(first_backbone(model)) if design is None else design
+    varied = swap_attention(model, design)
+    designs = {rank: with_size(varied, rank) for rank in sizes_of(varied)}
     ratios: dict[str, tuple[str, str, Mapping[int, Any]]] = {
         "cache": ("Cache, % of MHA", "cache_ratio", {
-            rank: cache_ratio(model, options.text(rank), kv_dtype, tp_size) for rank in ranks}),
+            rank: cache_ratio(one, kv_dtype, tp_size) for rank, one in designs.items()}),
         "kv_params": ("K/V weights, % of MHA", "kv_params_ratio", {
-            rank: kv_params_ratio_to_mha(design) for rank, design in designs.items()}),
+            rank: kv_params_ratio_to_mha(one) for rank, one in designs.items()}),
         "arithmetic": ("Decode arithmetic, % of MHA", "arithmetic_ratio", {
-            rank: arithmetic_ratio_to_mha(design, context_tokens)
-            for rank, design in designs.items()}),
+            rank: arithmetic_ratio_to_mha(one, context_tokens)
+            for rank, one in designs.items()}),
     }  # fmt: skip
     panels = [
         _sweep_panel(
@@ -288,7 +289,7 @@ def rank_sweep(
             f"width {model.model_dim:,}",
             f"{context_tokens:,} tokens",
             where or caption(f"{kv_dtype} cache", gpus(tp_size)),
-            variant_text(options),
+            variant_text(design),
             f"dots: multiples of {alignment}",
         ),
         inputs={
@@ -296,7 +297,7 @@ def rank_sweep(
             "align": alignment,
             "context_tokens": context_tokens,
             "deployment": where or None,
-            **shared_inputs(kv_dtype, tp_size, options),
+            **shared_inputs(kv_dtype, tp_size, design),
         },
         panels=tuple(panels),
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.memory.exact import ceil_div, over_each, simplest
-from lrkv_plan.memory.largest import largest_fitting
+from lrkv_plan.memory.largest import largest
 from lrkv_plan.serving.budget import (
     BudgetInputs,
     MemoryBudget,
@@ -141,7 +141,7 @@ def pool_of_cells(
         raise PlacementError(f"{model.name}: no layer keeps a cache")
     context = settings.context_tokens
     most = min(_MOST_SEQUENCES, int(budget_bytes / per_token) + 1)
-    fitting = largest_fitting(
+    fitting = largest(
         range(1, most + 1),
         lambda n: cache_bytes_for(kinds, n, context, settings),
         Fraction(budget_bytes),
