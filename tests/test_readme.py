@@ -67,3 +67,12 @@ def test_every_page_of_docs_is_in_the_navigation() -> None:
     listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     made = {"api.md"}
     assert set(listed) - made == {page.name for page in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_map_of_the_house_names_every_package_and_file() -> None:
+    text = TEXTS[ROOT / "CONTRIBUTING.md"]
+    rows = text.partition("## The map of the house")[2].partition("| beside it |")[0]
+    named = re.findall(r"`([\w.]+)/?`", "".join(re.findall(r"^\| ([^|]+)\|", rows, re.MULTILINE)))
+    there = {path.name for path in (ROOT / "lrkv_plan").iterdir() if path.name != "__pycache__"}
+    # an installed copy also holds the folders of YAML files
+    assert set(named) - {"lrkv_plan"} == there - {"model_specs", "hardware_profiles", "claims"}
