@@ -1,6 +1,6 @@
 """Fits the constants of vLLM's activation peak on half of the printed budgets; prints the errors.
 
-Reads tests/golden/vllm_memory_budgets.yaml and prints the table for lrkv_plan/engines/
+Reads tests/golden/vllm_memory_budgets.yaml and prints the table for lrkv_plan/serving/engines/
 vllm_activation.py. The split: configurations (model architecture, tp, pp) are numbered in order of
 first appearance; even ones are fitted, odd ones held out, so that all rows of one configuration
 (other weights, cache formats, lengths) lie on one side. The form of the formula was found with all
