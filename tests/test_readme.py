@@ -1,4 +1,4 @@
-"""The README is true: its shown output is today's, and its Python session runs."""
+"""README and docs/ are true: shown output is today's, sessions run, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from typer.testing import CliRunner
 from lrkv_plan.cli.app import app
 from lrkv_plan.loader import HARDWARE_FOLDER, MODEL_FOLDER, shipped_files
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```console\n\$ lrkv-plan ([^\n]+)\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+SHOWN = re.compile(r"```console\n\$ lrkv-plan ([^\n]+)\n(.*?)```", re.DOTALL)
+# A block may stand on two pages; it is run once.
+BLOCKS = sorted({block for text in TEXTS.values() for block in SHOWN.findall(text)})
 
 
 @pytest.mark.parametrize(("command", "shown"), BLOCKS, ids=[command for command, _ in BLOCKS])
@@ -22,21 +26,53 @@ def test_shown_output_is_what_the_command_prints(command: str, shown: str) -> No
     assert CliRunner().invoke(app, shlex.split(command)).output == shown
 
 
-def test_every_command_is_shown_or_named() -> None:
-    shown = {command.split()[0] for command, _ in BLOCKS}
-    assert {"rank", "cache", "params", "shard"} <= shown
-    assert "`lrkv-plan models`" in README
-    assert "`lrkv-plan hardware`" in README
+def test_the_readme_answers_five_questions() -> None:
+    shown = [command.split()[0] for command, _ in SHOWN.findall(TEXTS[ROOT / "README.md"])]
+    assert shown == ["plan", "rank", "capacity", "crossover", "audit"]
 
 
-def test_python_session_runs() -> None:
-    session = doctest.DocTestParser().get_doctest(README, {}, "README.md", "README.md", 0)
-    assert session.examples
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_sessions_run(page: Path) -> None:
+    session = doctest.DocTestParser().get_doctest(TEXTS[page], {}, page.name, str(page), 0)
+    assert session.examples or page.name not in ("README.md", "python.md")
     runner = doctest.DocTestRunner(verbose=False)
     runner.run(session)
     assert runner.summarize(verbose=False).failed == 0
 
 
 def test_counts_of_shipped_files_are_right() -> None:
-    assert f"lists {len(shipped_files(MODEL_FOLDER))})" in README
-    assert f"lists {len(shipped_files(HARDWARE_FOLDER))} accelerators" in README
+    text = TEXTS[ROOT / "docs" / "memory.md"]
+    assert f"lists {len(shipped_files(MODEL_FOLDER))})" in text
+    assert f"lists {len(shipped_files(HARDWARE_FOLDER))} accelerators" in text
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link into a page may name after #."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_of_this_repository(page: Path) -> None:
+    for address in re.findall(r"\]\(([^)\s]*)\)", TEXTS[page]):
+        if address.startswith(("https://", "http://")):
+            continue
+        name, _, anchor = address.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), f"{page.name} links to {address}"
+        assert not anchor or anchor in anchors(target), f"{page.name}: no heading {address}"
+
+
+def test_every_page_of_docs_is_in_the_navigation() -> None:
+    listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    made = {"api.md"}
+    assert set(listed) - made == {page.name for page in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_map_of_the_house_names_every_package_and_file() -> None:
+    text = TEXTS[ROOT / "CONTRIBUTING.md"]
+    rows = text.partition("## The map of the house")[2].partition("| beside it |")[0]
+    named = re.findall(r"`([\w.]+)/?`", "".join(re.findall(r"^\| ([^|]+)\|", rows, re.MULTILINE)))
+    there = {path.name for path in (ROOT / "lrkv_plan").iterdir() if path.name != "__pycache__"}
+    # an installed copy also holds the folders of YAML files
+    assert set(named) - {"lrkv_plan"} == there - {"model_specs", "hardware_profiles", "claims"}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 from lrkv_plan.report.panels import FAINT, INK, LABEL_SIZE, SOFT, TICK_SIZE, drawn_value
 
 
-def draw_axes(axes: Any, panel: Panel) -> None:
+def draw_axes(axes: Any, panel: Panel, n_rows: int, n_columns: int) -> None:
     """Limits, ticks and guide lines."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -22,14 +22,13 @@ def draw_axes(axes: Any, panel: Panel) -> None:
         axes.spines[side].set_color(SOFT)
     axes.tick_params(labelsize=TICK_SIZE, width=0.6, length=2.5, color=SOFT, labelcolor=INK, pad=2)
     axes.minorticks_off()
-    box = axes.get_position()
     sheet_width, sheet_height = axes.figure.get_size_inches()
-    _set_axis(axes, "x", panel.x, int(box.width * sheet_width / 0.3))
+    _set_axis(axes, "x", panel.x, int((sheet_width / n_columns - 0.5) / 0.3))
     if panel.y.scale == "category":
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
     else:
-        most = min(8, int(box.height * sheet_height / 0.22))
+        most = min(8, int((sheet_height / n_rows - 0.8) / 0.22))
         _set_axis(axes, "y", panel.y, most)
     axes.set_xlabel(one_line(panel.x.label), fontsize=LABEL_SIZE, color=INK, labelpad=2)
     has_region = any(s.role is Role.REGION for s in panel.series)

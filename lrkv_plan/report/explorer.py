@@ -1,25 +1,25 @@
-"""Cache, sequences and step time on a grid of rank, context and batch, for a page's sliders.
+"""A page's sliders: a grid of rank, context and batch, and the text of every value on it.
 
-Every value comes from the calculator that its command uses; a page only looks values up. What a
-page shows is the text beside each value.
+``serving.explore`` computes the values; a page only looks them up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.attention.families.low_rank import plain_low_rank, rotated_low_rank
-from lrkv_plan.errors import PlanError, one_line
-from lrkv_plan.latency.step import step_time
-from lrkv_plan.memory.cache import cache_bytes
 from lrkv_plan.report.series.cache_vs_rank import widest_rank
 from lrkv_plan.report.series.capacity import default_contexts
 from lrkv_plan.report.tables import count
 from lrkv_plan.report.views.time import milliseconds
-from lrkv_plan.serving.capacity import capacity_row
-from lrkv_plan.serving.load import timed_step
+from lrkv_plan.serving.explore import (
+    Explored,
+    explored_caches,
+    explored_sequences,
+    explored_steps,
+)
 from lrkv_plan.specs.design import (
     design_label,
     design_text,
@@ -147,93 +147,39 @@ def _measures(
     by_rank = len(models) > 1
     whole = (n_contexts * n_batches if by_rank else 0, n_batches, 1)
     held = (n_contexts if by_rank else 0, 1, 0)
-    fits = _measure(
-        "max_sequences", "Sequences that fit", held,
-        lambda: _sequences(settled, models, contexts), count,
-    )  # fmt: skip
-    batch_fits = _measure(
-        "batch_fits", "This batch", whole,
-        lambda: (batch <= most for most in fits.values for batch in batches),
-        lambda value: "fits" if value else "does not fit",
-    )  # fmt: skip
+    deployment, target = settled.deployment, settled.request.target
+    caches = explored_caches(
+        models, contexts, batches, kv_dtype=settled.kv_dtype, tp_size=settled.tp_size
+    )
+    fits = explored_sequences(models, contexts, deployment)
+    steps = explored_steps(models, contexts, batches, deployment, target)
+    batch_fits = [batch <= most for most in fits.values for batch in batches]
+    bands = [
+        f"{milliseconds(float(s.low_s))} to {milliseconds(float(s.high_s))}" for s in steps.values
+    ]
     return (
+        _measure("cache_bytes_per_gpu", "Cache per GPU", whole, caches, format_bytes),
+        _measure("max_sequences", "Sequences that fit", held, fits, count),
         _measure(
-            "cache_bytes_per_gpu", "Cache per GPU", whole,
-            lambda: _caches(settled, models, contexts, batches), format_bytes,
+            "step_s", "Step (ms)", whole,
+            replace(steps, values=tuple(float(s.step_s) for s in steps.values)), milliseconds,
         ),
-        fits,
-        *_step_measures(settled, models, contexts, batches, whole),
-        replace(batch_fits, refused=fits.refused),
+        _measure("step_band", "Band (ms)", whole, replace(steps, values=tuple(bands)), str),
+        _measure(
+            "batch_fits", "This batch", whole, replace(fits, values=tuple(batch_fits)),
+            lambda value: "fits" if value else "does not fit",
+        ),
     )  # fmt: skip
 
 
 def _measure(
-    key: str, title: str, strides: tuple[int, int, int],
-    values: Callable[[], Iterable[Any]], text: Callable[[Any], str],
-) -> Measure:  # fmt: skip
-    try:
-        found = tuple(values())
-    except PlanError as error:
-        return Measure(key=key, title=title, strides=strides, refused=one_line(str(error)))
-    return Measure(
-        key=key, title=title, strides=strides, values=found, texts=tuple(map(text, found))
-    )
-
-
-def _caches(
-    settled: Settled, models: Sequence[ModelSpec], contexts: Sequence[int], batches: Sequence[int]
-) -> Iterable[int]:
-    for model in models:
-        for context in contexts:
-            for batch in batches:
-                held = cache_bytes(
-                    model, context_tokens=context, batch_size=batch, kv_dtype=settled.kv_dtype,
-                    tp_size=settled.tp_size,
-                )  # fmt: skip
-                yield held.total  # type: ignore[misc]
-
-
-def _sequences(
-    settled: Settled, models: Sequence[ModelSpec], contexts: Sequence[int]
-) -> Iterable[int]:
-    deployment = settled.deployment
-    for model in models:
-        for context in contexts:
-            told = replace(deployment.settings, context_tokens=context)
-            yield capacity_row(model, replace(deployment, settings=told)).max_sequences
-
-
-def _step_measures(
-    settled: Settled,
-    models: Sequence[ModelSpec],
-    contexts: Sequence[int],
-    batches: Sequence[int],
+    key: str,
+    title: str,
     strides: tuple[int, int, int],
-) -> tuple[Measure, Measure]:
-    try:
-        steps = [
-            step_time(one, context, batch, settled.query_tokens)
-            for one in (
-                timed_step(model, settled.deployment, settled.request.target) for model in models
-            )
-            for context in contexts
-            for batch in batches
-        ]  # fmt: skip
-    except PlanError as error:
-        reason = one_line(str(error))
-        return (
-            Measure(key="step_s", title="Step (ms)", strides=strides, refused=reason),
-            Measure(key="step_band", title="Band (ms)", strides=strides, refused=reason),
-        )
-    bands = [f"{milliseconds(float(s.low_s))} to {milliseconds(float(s.high_s))}" for s in steps]
-    seconds = [float(s.step_s) for s in steps]
-    return (
-        Measure(
-            key="step_s", title="Step (ms)", strides=strides, values=tuple(seconds),
-            texts=tuple(map(milliseconds, seconds)),
-        ),
-        Measure(
-            key="step_band", title="Band (ms)", strides=strides, values=tuple(bands),
-            texts=tuple(bands),
-        ),
+    found: Explored,
+    text: Callable[[Any], str],
+) -> Measure:
+    return Measure(
+        key=key, title=title, strides=strides, values=found.values,
+        texts=tuple(map(text, found.values)), refused=found.refused,
     )  # fmt: skip

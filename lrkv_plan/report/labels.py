@@ -24,37 +24,49 @@ from lrkv_plan.report.panels import (
 )
 
 
-def bar_texts(axes: Any, panel: Panel) -> None:
-    """Values after the whiskers of bars, and before single points."""
-    names = categories(panel)
+def reserve(axes: Any, panel: Panel) -> list[Any]:
+    """Texts that the layout leaves room for: values and key of bars, names at line ends.
+
+    Those at line ends are returned: once the layout stands, ``place_labels`` takes their room.
+    """
+    if panel.y.scale == "category":
+        _bar_texts(axes, panel)
+        return []
+    ends = []
     for series in panel.series:
-        if series.role is Role.POINTS:  # before the point: limits stand after it
-            for x, y, text in zip(*positions(panel, series), series.texts, strict=True):
+        points = _seen(panel, series)
+        if series.role is Role.LINE and series.label and points:
+            ends.append(
                 axes.annotate(
-                    one_line(text), (x, y), xytext=(-1.3 * GAP_POINTS, 0), va="center", ha="right",
-                    textcoords="offset points", fontsize=LABEL_SIZE, color=INK,
-                )  # fmt: skip
-        if series.role is not Role.BAND:
-            continue
-        for high, y, text in zip(series.high, series.y, series.texts, strict=True):
-            axes.annotate(
-                one_line(text), (drawn_value(high, panel.x), names.index(str(y))),
-                xytext=(GAP_POINTS, 0), textcoords="offset points", va="center",
-                fontsize=LABEL_SIZE, color=INK, annotation_clip=False,
+                    broken(series.label), points[-1], xytext=(1.3 * GAP_POINTS, 0), va="center",
+                    textcoords="offset points", fontsize=LABEL_SIZE, annotation_clip=False,
+                )
             )  # fmt: skip
+    return ends
 
 
-def bar_key(sheet: Any, axes: Any, left: float) -> None:
-    """What the parts of the bars are, in one row over them that starts at the picture's edge."""
-    if not any(axes.get_legend_handles_labels()):
-        return
-    frame = axes.get_window_extent(sheet.canvas.get_renderer())
-    axes.legend(
-        ncols=4, loc="lower left", bbox_transform=sheet.transFigure,
-        bbox_to_anchor=(left / sheet.bbox.width, (frame.y1 + 4) / sheet.bbox.height),
-        frameon=False, borderpad=0, borderaxespad=0, fontsize=TICK_SIZE, handlelength=1.1,
-        handleheight=0.8, handletextpad=0.4, columnspacing=0.9,
-    )  # fmt: skip
+def _bar_texts(axes: Any, panel: Panel) -> None:
+    """Values after whiskers and before single points, whose limits stand after them; the key."""
+    names = categories(panel)
+    beside: dict[str, Any] = {
+        "textcoords": "offset points", "va": "center", "fontsize": LABEL_SIZE, "color": INK,
+        "annotation_clip": False,
+    }  # fmt: skip
+    for series in panel.series:
+        if series.role is Role.POINTS:
+            for x, y, text in zip(*positions(panel, series), series.texts, strict=True):
+                at = (-1.3 * GAP_POINTS, 0)
+                axes.annotate(one_line(text), (x, y), xytext=at, ha="right", **beside)
+        elif series.role is Role.BAND:
+            for high, y, text in zip(series.high, series.y, series.texts, strict=True):
+                place = drawn_value(high, panel.x), names.index(str(y))
+                axes.annotate(one_line(text), place, xytext=(GAP_POINTS, 0), **beside)
+    if any(axes.get_legend_handles_labels()):
+        axes.legend(
+            ncols=4, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, borderpad=0.3,
+            borderaxespad=0, fontsize=TICK_SIZE, handlelength=1.1, handleheight=0.8,
+            handletextpad=0.4, columnspacing=0.9,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -175,23 +187,19 @@ def _box(x: float, y: float, half_w: float, half_h: float) -> Box:
     return Box(x - half_w, y - half_h, x + half_w, y + half_h)
 
 
-def end_label_width(sheet: Any, panel: Panel) -> float:
-    """Room that names at the right ends of lines and bars need. [pixels]"""
-    names = [broken(s.label) for s in panel.series if s.role is Role.LINE and s.label]
-    names += [text for s in panel.series if s.role is Role.BAND for text in s.texts]
-    widths = [text_size(sheet, name, LABEL_SIZE)[0] for name in names]
-    return max(widths) + GAP_POINTS * sheet.dpi / 72 if widths else 0.0
-
-
-def place_labels(sheet: Any, axes: Any, panel: Panel, room_x: tuple[float, float]) -> None:
+def place_labels(sheet: Any, axes: Any, panel: Panel, reserved: Sequence[Any]) -> None:
     """Write names and point texts where they cover nothing, with a thin line to far ones."""
-    frame = axes.get_window_extent(sheet.canvas.get_renderer())
-    gap = GAP_POINTS * sheet.dpi / 72
-    room = Box(frame.x0 + 1, frame.y0 + 1, room_x[1], frame.y1 + 0.5 * gap)
     if panel.y.scale == "category":
-        bar_texts(axes, panel)
-        bar_key(sheet, axes, room_x[0])
         return
+    frame, gap = axes.bbox, GAP_POINTS * sheet.dpi / 72
+    has_region = any(series.role is Role.REGION for series in panel.series)
+    beside = 0.0 if has_region else 2 * gap
+    right = max([frame.x1 + beside, *(text.get_window_extent().x1 + 2 for text in reserved)])
+    room = Box(
+        frame.x0 + 1, frame.y0 + 1, min(right, sheet.bbox.x1 - 0.5 * gap), frame.y1 + 0.5 * gap
+    )
+    for text in reserved:
+        text.remove()
     obstacles = [point for series in panel.series for point in _obstacles(axes, panel, series)]
     for guide in panel.guides:
         obstacles += _guide_points(axes, panel, guide.axis, guide.value)
@@ -204,7 +212,6 @@ def place_labels(sheet: Any, axes: Any, panel: Panel, room_x: tuple[float, float
     ]
     order = sorted(range(len(labels)), key=lambda i: (not labels[i].is_end, i))
     boxes = places([labels[i] for i in order], obstacles, room, gap, taken)
-    has_region = any(series.role is Role.REGION for series in panel.series)
     for index, box in zip(order, boxes, strict=True):
         _write(sheet, labels[index], sized[index][0], box, gap, on_fill=has_region)
 
@@ -234,35 +241,31 @@ def _write(
     )  # fmt: skip
 
 
+def _seen(panel: Panel, series: Series) -> list[tuple[float, float]]:
+    """The points of a series that its axes can show."""
+    points = zip(*positions(panel, series), strict=True)
+    return [point for point in points if not any(map(math.isnan, point))]
+
+
 def _wanted(axes: Any, panel: Panel) -> Iterator[Wanted]:
     """(x, y, text, is the end of a line) of each label, in pixels."""
     for series in panel.series:
         if series.role in (Role.STACK, Role.BAND, Role.REGION):
             continue
-        x, y = positions(panel, series)
-        seen = [
-            i for i, point in enumerate(zip(x, y, strict=True)) if not any(map(math.isnan, point))
-        ]
-        texts = series.texts
-        if texts:
-            chosen = [(i, texts[i], False) for i in seen if texts[i]]
+        seen = [axes.transData.transform(point) for point in _seen(panel, series)]
+        if series.texts:
+            every = zip(*positions(panel, series), series.texts, strict=True)
+            named = [text for x, y, text in every if not (math.isnan(x) or math.isnan(y))]
+            chosen = [(at, text) for at, text in zip(seen, named, strict=True) if text]
         elif series.label is None or not seen:
             continue
         elif series.role is Role.CEILING:
-            ends = [axes.transData.transform((x[i], y[i])) for i in seen[-2:]]
-            yield (
-                *(sum(pair) / 2 for pair in zip(*ends, strict=True)),
-                broken(series.label),
-                False,
-            )
-            continue
-        elif series.role is Role.BOUNDARY:
-            chosen = [(seen[len(seen) // 2], series.label, False)]
+            chosen = [((seen[-2] + seen[-1]) / 2 if len(seen) > 1 else seen[-1], series.label)]
         else:
-            chosen = [(seen[-1], series.label, series.role is Role.LINE)]
-        for i, text, is_end in chosen:
-            px, py = axes.transData.transform((x[i], y[i]))
-            yield px, py, broken(text), is_end
+            middle = series.role is Role.BOUNDARY
+            chosen = [(seen[len(seen) // 2 if middle else -1], series.label)]
+        for at, text in chosen:
+            yield *at, broken(text), series.role is Role.LINE and not series.texts
     for guide in panel.guides:
         points = _guide_points(axes, panel, guide.axis, guide.value)
         px, py = points[len(points) // 12]
@@ -285,21 +288,13 @@ def _obstacles(axes: Any, panel: Panel, series: Series) -> list[tuple[float, flo
     """Pixels that a label should not cover: markers, and lines sampled every few pixels."""
     if series.role in (Role.REGION, Role.STACK, Role.BAND):
         return []
-    x, y = positions(panel, series)
-    points = [
-        tuple(axes.transData.transform((a, b)))
-        for a, b in zip(x, y, strict=True)
-        if not (math.isnan(a) or math.isnan(b))
-    ]
+    points = [tuple(axes.transData.transform(point)) for point in _seen(panel, series)]
     if series.role is not Role.POINTS:
         for one, other in list(pairwise(points)):
             n_steps = min(400, int(math.dist(one, other) / 6))
+            shares = [k / n_steps for k in range(1, n_steps)]
             points += [
-                (
-                    one[0] + (other[0] - one[0]) * k / n_steps,
-                    one[1] + (other[1] - one[1]) * k / n_steps,
-                )
-                for k in range(1, n_steps)
+                tuple(a + (b - a) * s for a, b in zip(one, other, strict=True)) for s in shares
             ]
     else:  # a marker is wider than a line
         reach = (-5, 0, 5)
@@ -308,18 +303,17 @@ def _obstacles(axes: Any, panel: Panel, series: Series) -> list[tuple[float, flo
 
 
 def _guide_points(axes: Any, panel: Panel, axis: str, value: Any) -> list[tuple[float, float]]:
-    shares = [k / 60 for k in range(61)]
+    frame, shares = axes.bbox, [k / 60 for k in range(61)]
     if axis == "x":
         at = axes.transData.transform((drawn_value(value, panel.x), axes.get_ylim()[0]))[0]
-        return [(at, axes.transAxes.transform((0, share))[1]) for share in shares]
+        return [(at, frame.y0 + share * frame.height) for share in shares]
     at = axes.transData.transform((axes.get_xlim()[0], drawn_value(value, panel.y)))[1]
-    return [(axes.transAxes.transform((share, 0))[0], at) for share in shares]
+    return [(frame.x0 + share * frame.width, at) for share in shares]
 
 
 def _region_names(sheet: Any, axes: Any, panel: Panel) -> list[Box]:
     """Each design's name once, where its region holds all of the text, nearest to its middle."""
-    frame = axes.get_window_extent(sheet.canvas.get_renderer())
-    taken = []
+    frame, taken = axes.bbox, []
     for label in dict.fromkeys(s.label for s in panel.series if s.role is Role.REGION and s.label):
         columns = [
             column

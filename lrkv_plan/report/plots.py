@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import UsageError, one_line
 from lrkv_plan.report.axes import draw_axes
 from lrkv_plan.report.figures import Figure, Panel, Role
-from lrkv_plan.report.labels import end_label_width, place_labels
+from lrkv_plan.report.labels import place_labels, reserve
 from lrkv_plan.report.panels import (
     CAPTION_SIZE,
     INK,
@@ -76,6 +75,8 @@ def picture(figure: Figure, suffix: str, *, width: str = "single") -> bytes:
         settings: Any = matplotlib.rcParams
         settings.update(_STYLE)
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        # names so long that no room is left for the axes: they stay where they are by default
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")
         canvas = drawn(figure, width)
         canvas.savefig(buffer, format=suffix, dpi=DPI, metadata=_METADATA[suffix])
     return buffer.getvalue()
@@ -98,62 +99,40 @@ def drawn(figure: Figure, width: str) -> Canvas:
     width_in = WIDTHS_IN[width]
     n_columns = (figure.columns or len(figure.panels)) if width == "double" else 1
     n_rows = -(-len(figure.panels) // n_columns)
-    sheet: Any = Sheet(figsize=(width_in, width_in), dpi=DPI, facecolor="white")
+    sheet: Any = Sheet(figsize=(width_in, 9), dpi=DPI, facecolor="white", layout="constrained")
     FigureCanvasAgg(sheet)
     inner = width_in - 2 * _MARGIN_IN
     title = _wrapped(sheet, figure.title, TITLE_SIZE, inner, weight="bold")
     caption = _wrapped(sheet, figure.caption, CAPTION_SIZE, inner)
-    heads = [_panel_head(sheet, panel, inner / n_columns - 0.1) for panel in figure.panels]
-    head_lines = max(len(lines) for lines in heads)
-    head_in = _LINE_IN * head_lines + 0.06 if head_lines else 0.0
-    key_in = 0.16 if any(s.role is Role.STACK for p in figure.panels for s in p.series) else 0.0
-    axes_in = _axes_height(figure, width, n_rows)
-    top_in = _MARGIN_IN + 0.14 * len(title) + 0.05
-    foot_in = 0.36  # tick labels and the x label
-    bottom_in = _MARGIN_IN + _CAPTION_LINE_IN * len(caption) + 0.05
-    row_in = head_in + key_in + axes_in + foot_in
-    height_in = top_in + n_rows * row_in + bottom_in
-    sheet.set_size_inches(width_in, height_in)
-    _write(sheet, title, _MARGIN_IN, height_in - _MARGIN_IN, TITLE_SIZE, 0.14, weight="bold")
-    _write(sheet, caption, _MARGIN_IN, bottom_in - 0.05, CAPTION_SIZE, _CAPTION_LINE_IN)
-
-    column_in = inner / n_columns
+    heads = [_panel_head(sheet, panel, inner / n_columns - 0.3) for panel in figure.panels]
+    has_key = any(s.role is Role.STACK for panel in figure.panels for s in panel.series)
+    above_in = _LINE_IN * max(map(len, heads)) + (0.16 if has_key else 0.0)
+    row_in = _axes_height(figure, width, n_rows) + above_in + 0.46  # below: ticks, the x label
+    sheet.set_size_inches(
+        width_in, 0.14 * len(title) + _CAPTION_LINE_IN * len(caption) + n_rows * row_in + 0.12
+    )
+    left = _MARGIN_IN / width_in
+    sheet.suptitle(
+        "\n".join(title), x=left, ha="left", fontsize=TITLE_SIZE, fontweight="bold", color=INK
+    )
+    sheet.supxlabel("\n".join(caption), x=left, ha="left", fontsize=CAPTION_SIZE, color=INK)
+    sheet.get_layout_engine().set(w_pad=_MARGIN_IN, h_pad=_MARGIN_IN, wspace=0.02, hspace=0.02)
+    panels = []
     for index, (panel, head) in enumerate(zip(figure.panels, heads, strict=True)):
-        row, column = divmod(index, n_columns)
-        left_in = _MARGIN_IN + column * column_in
-        base_in = height_in - top_in - (row + 1) * row_in + foot_in
-        axes = sheet.add_axes((0.2, 0.2, 0.6, 0.6))
-        _fit(sheet, axes, panel, (left_in, base_in, column_in, axes_in))
-        _write(sheet, head, left_in, base_in + axes_in + key_in + head_in, LABEL_SIZE, _LINE_IN)
+        axes = sheet.add_subplot(n_rows, n_columns, index + 1)
+        draw_series(axes, panel)
+        draw_axes(axes, panel, n_rows, n_columns)
+        if head:
+            axes.set_title("\n".join(head), loc="left", fontsize=LABEL_SIZE, color=INK, pad=4)
+        reserved = reserve(axes, panel)
+        for text in reserved:  # a longer name than half the column may cover something
+            text.set_in_layout(text.get_window_extent().width < 0.5 * inner / n_columns * DPI)
+        panels.append((axes, panel, reserved))
+    sheet.draw_without_rendering()  # the layout
+    sheet.set_layout_engine("none")
+    for axes, panel, reserved in panels:
+        place_labels(sheet, axes, panel, reserved)
     return sheet
-
-
-def _fit(
-    sheet: Canvas, axes: Any, panel: Panel, place_in: tuple[float, float, float, float]
-) -> None:
-    """Draw a panel so that tick labels and names at line ends stay inside its column."""
-    width_in, height_in = sheet.get_size_inches()
-    left, base, column, tall = place_in
-    named = end_label_width(sheet, panel) / DPI
-    tick_width = 0.3
-
-    def put(ticks_in: float) -> None:
-        across = column - ticks_in - max(named, 0.1) - 0.06
-        axes.set_position(
-            ((left + ticks_in + 0.03) / width_in, base / height_in,
-             max(0.5, across) / width_in, tall / height_in)
-        )  # fmt: skip
-
-    put(tick_width)
-    draw_series(axes, panel)
-    draw_axes(axes, panel)
-    renderer = sheet.canvas.get_renderer()
-    boxes = [
-        label.get_window_extent(renderer) for label in axes.get_yticklabels() if label.get_text()
-    ]
-    put(max((box.width for box in boxes), default=0.0) / DPI + 0.07)
-    room = (left * DPI, (left + column) * DPI)
-    place_labels(sheet, axes, panel, room)
 
 
 def _axes_height(figure: Figure, width: str, n_rows: int) -> float:
@@ -170,23 +149,6 @@ def _panel_head(sheet: Canvas, panel: Panel, width_in: float) -> list[str]:
     """Lines above a panel: its title and what its y axis shows."""
     texts = [panel.title, panel.y.label]
     return [line for text in texts if text for line in _wrapped(sheet, text, LABEL_SIZE, width_in)]
-
-
-def _write(
-    sheet: Canvas,
-    lines: Sequence[str],
-    left_in: float,
-    top_in: float,
-    size: float,
-    line_in: float,
-    weight: str = "normal",
-) -> None:
-    width_in, height_in = sheet.get_size_inches()
-    for index, line in enumerate(lines):
-        sheet.text(
-            left_in / width_in, (top_in - index * line_in) / height_in, line,
-            ha="left", va="top", fontsize=size, fontweight=weight, color=INK,
-        )  # fmt: skip
 
 
 def _wrapped(

@@ -116,6 +116,18 @@ def test_hostile_text_is_drawn_as_written(name: str) -> None:
     assert "\x1b" not in svg
 
 
+@pytest.mark.parametrize("width", WIDTHS_IN)
+@pytest.mark.parametrize("length", [20, 80, 400])
+def test_long_names_leave_room_for_the_axes_without_a_warning(
+    length: int, width: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    name = "x" * length
+    line = Series(name=name, role=Role.LINE, x=(1024, 2048), y=(1, 2), label=name)
+    sheet = drawn(figure(line, title=name), width)
+    assert sheet.axes[0].bbox.width > 0.4 * sheet.bbox.width
+    assert not recwarn.list
+
+
 def test_no_text_is_read_as_mathematics() -> None:
     import matplotlib
 

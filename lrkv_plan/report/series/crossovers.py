@@ -1,28 +1,20 @@
 """Which of two designs decodes faster, as a map over context and rank, or context and batch.
 
-The boundary is exact at every column: each one is solved by ``calculators.crossover``, not read
-off a grid, and so are the boundaries with the constants at the ends of their bands.
+The boundary is exact at every column: each one is solved by ``latency.faster_map``, not read off a
+grid, and so are the boundaries with the constants at the ends of their bands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lrkv_plan.errors import UsageError
-from lrkv_plan.latency.crossover import context_breakpoints, sign_changes
-from lrkv_plan.latency.kernel import KernelModel
-from lrkv_plan.latency.step import step_time
+from lrkv_plan.latency.faster_map import Columns, Pair, solved_columns
 from lrkv_plan.report.captions import caption, unmeasured
 from lrkv_plan.report.figures import Axis, Figure, Panel, Role, Series
-
-if TYPE_CHECKING:
-    from lrkv_plan.latency.step import StepModel
-
-# Per column: the design that is faster first (None for a tie), and (context, faster from there).
-Columns = Sequence[tuple[int, tuple[int | None, list[tuple[int, int]]]]]
 
 
 def region_series(found: Columns, faster: int, label: str, ends: tuple[int, int]) -> list[Series]:
@@ -123,9 +115,6 @@ def _edge(found: Columns, k: int, ends: tuple[int, int]) -> list[tuple[float, in
     return points
 
 
-Pair = tuple["StepModel", "StepModel"]
-
-
 def crossover_map(
     columns: Sequence[tuple[int, Pair]],
     labels: tuple[str, str],
@@ -155,15 +144,11 @@ def crossover_map(
     """
     if len(columns) < 2 or low >= high:
         raise UsageError(f"{over}, {low} to {high} tokens: a map needs two values of each axis")
-    batches = {at: at if over == "batch_size" else batch_size for at, _ in columns}
-
-    def solved(favoured: int | None) -> Columns:
-        return [
-            (at, _changes(_leaning(pair, favoured), low, high, batches[at], query_tokens))
-            for at, pair in columns
-        ]
-
-    found, leaning = solved(None), [solved(0), solved(1)]
+    solved = partial(
+        solved_columns, columns, over=over, low=low, high=high, batch_size=batch_size,
+        query_tokens=query_tokens,
+    )  # fmt: skip
+    found, leaning = solved(), [solved(favoured=0), solved(favoured=1)]
     regions = [region_series(found, faster, labels[faster], (low, high)) for faster in (0, 1)]
     bands = [
         one
@@ -214,31 +199,6 @@ def crossover_map(
     )
 
 
-def _changes(
-    pair: Pair, low: int, high: int, batch_size: int, query_tokens: int
-) -> tuple[int | None, list[tuple[int, int]]]:
-    """The faster design at ``low`` and every change along the context."""
-
-    def times(context: Any) -> tuple[Any, Any]:
-        one, other = (step_time(m, context, batch_size, query_tokens).step_s for m in pair)
-        return one, other
-
-    return sign_changes(times, low, high, context_breakpoints(pair, query_tokens))
-
-
-def _leaning(pair: Pair, favoured: int | None) -> Pair:
-    """The pair with one design's attention at its band's low end and the other's at the high."""
-    if favoured is None:
-        return pair
-    one, other = (
-        replace(
-            model, kernels=tuple(_scaled(k, k.band90[index != favoured]) for k in model.kernels)
-        )
-        for index, model in enumerate(pair)
-    )
-    return one, other
-
-
 def _everywhere(leaning: Sequence[Columns], labels: tuple[str, str]) -> list[str]:
     """What the bands' ends say where they leave no boundary to draw."""
     said = []
@@ -248,17 +208,6 @@ def _everywhere(leaning: Sequence[Columns], labels: tuple[str, str]) -> list[str
             leader = labels[leaders.pop()]
             said.append(f"with {labels[better]} at best, {leader} is faster everywhere")
     return said
-
-
-def _scaled(kernel: KernelModel, factor: float) -> KernelModel:
-    """A kernel whose every time is ``factor`` times as long."""
-    return replace(
-        kernel,
-        t0_s=kernel.t0_s * factor,
-        work_unit_s=kernel.work_unit_s * factor,
-        bytes_per_s=kernel.bytes_per_s / factor,
-        flops_per_s=kernel.flops_per_s / factor,
-    )
 
 
 def _remarks(labels: tuple[str, str], pair: Pair) -> tuple[str, ...]:

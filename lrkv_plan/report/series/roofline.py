@@ -36,7 +36,7 @@ def roofline(
 
     Parameters
     ----------
-    designs : (label, model with that design), as ``calculators.comparison.designs``.
+    designs : (label, model with that design), as ``memory.side_by_side.designs``.
     every_path : place all decode paths of a design, not only the first.
     units : peaks drawn as ceilings; designs stand on the first, and hollow on another that holds
         them lower.
