@@ -92,6 +92,7 @@ def test_files_import_each_other_in_no_circle() -> None:
             {"numpy", "torch", "matplotlib", "pandas"},
         ),
         (["rank", "lrkv-paper-2.5b", "--budget", "50%", "--format", "json"], {"numpy", "rich"}),
+        (["schema", "plan"], {"numpy", "rich", "torch", "matplotlib", "pandas"}),
         (["plot", "--help"], {"numpy", "rich", "matplotlib"}),
         (["report", "--help"], {"numpy", "rich", "matplotlib", "jinja2"}),
         (["plot", "payload-vs-loss", "--format", "json"], {"numpy", "matplotlib"}),

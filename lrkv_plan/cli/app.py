@@ -36,6 +36,7 @@ COMMANDS = {
     "plot": "Draw a picture (--output FILE.png, .svg or .pdf), or give its series (--format json).",
     "models": "List the shipped models, show one, or import a Hugging Face config.json.",
     "hardware": "List the shipped hardware profiles, or show one.",
+    "schema": "JSON Schema of what a command writes with --format json.",
 }
 _SETTINGS: dict[str, Any] = {
     "add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False,

@@ -19,6 +19,7 @@ from lrkv_plan.calibration.decode.step import DecodeStep
 from lrkv_plan.calibration.design import PlannedPoint
 from lrkv_plan.calibration.machine import TimedCalls
 from lrkv_plan.cli.app import app
+from tests.cli.schemas import fault
 
 pytest.importorskip("torch")
 
@@ -86,6 +87,7 @@ def test_rows_hold_constants_intervals_and_held_out_errors(tmp_path: Path) -> No
     done = called("--output", str(folder), "--format", "json")
     assert done.exit_code == 0, done.stderr
     answer = json.loads(done.stdout)
+    assert fault("calibrate run", answer) is None
     (row,) = answer["rows"]
     assert set(row) >= WANTED
     assert (row["path"], row["device"], row["dtype"]) == ("lrkv/factored", "cpu", "fp32")
@@ -292,7 +294,9 @@ def test_validate_fails_with_5_where_the_profile_does_not_hold(
     asked = ["validate", "llama-3.1-8b", "--gpu", "cpu", "--device", "cpu", "--tp-size", "8",
              "--context-tokens", "1k,2k", "--batch-size", "1", "--format", "json"]  # fmt: skip
     done = CliRunner().invoke(app, asked)
-    rows = json.loads(done.stdout)["rows"]
+    document = json.loads(done.stdout)
+    assert fault("validate", document) is None
+    rows = document["rows"]
     assert len(rows) == 2
     outside = [r for r in rows if r["verdict"] == "outside the band"]
     assert done.exit_code == (5 if len(outside) == 2 else 0)

@@ -202,14 +202,12 @@ def _sources(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{file['name']}: {'; '.join(places)}"
 
 
-def schema_document(schema: Mapping[str, Any]) -> Table:
-    """The JSON schema of claim files."""
+def schema_document(schema: Mapping[str, Any], title: str = "JSON schema of claim files") -> Table:
+    """A JSON schema as a document; that of claim files unless ``title`` says otherwise."""
     import json
 
     text = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-    return Table(
-        title="JSON schema of claim files", inputs={}, rows=[schema], columns=(), text=text
-    )
+    return Table(title=title, inputs={}, rows=[schema], columns=(), text=text)
 
 
 _ALONG, _ACROSS = (1, 0), (0, 1)

@@ -1,0 +1,557 @@
+"""The keys of every command's JSON: types and meanings, stated once.
+
+A shape is a dict of key to type, as annotations write types; a Fraction is any number, a tuple of
+types one of them, a dict an object of its own. Rows that are dataclasses are read from those. Where
+keys depend on what was asked there are several shapes, each complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+from typing import Any, Literal, TypeAlias, get_type_hints
+
+from lrkv_plan.latency.crossover import Crossing
+from lrkv_plan.latency.roofline import RooflinePoint
+from lrkv_plan.memory.largest import Fit
+from lrkv_plan.memory.placement import POLICIES, Placement
+from lrkv_plan.memory.population import PopulationAccount
+from lrkv_plan.memory.side_by_side import CacheRow, ParamsRow, TensorRow
+from lrkv_plan.memory.weights import MatchedWidth
+from lrkv_plan.schema import Source
+from lrkv_plan.serving.capacity import CapacityRow
+from lrkv_plan.serving.load import Admission
+from lrkv_plan.specs.deployment import EngineSettings, Parallelism
+from lrkv_plan.specs.hardware import HardwareProfile, KernelConstants
+from lrkv_plan.specs.model import ModelSpec
+
+Shape: TypeAlias = "dict[str, Any]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dumped:
+    """A spec as JSON holds it: without the keys that are None, or with them as null.
+
+    ``plus`` are keys that a view adds.
+    """
+
+    spec: type
+    keeps_none: bool = False
+    plus: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Many:
+    """A list of a shape or a dumped spec."""
+
+    one: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a command writes: the alternatives of its inputs and of each row.
+
+    ``says`` are meanings of keys that differ from ``MEANINGS``.
+    """
+
+    inputs: tuple[Any, ...] = ({},)
+    rows: tuple[Any, ...]
+    says: Mapping[str, str] = field(default_factory=dict)
+
+
+Bytes: TypeAlias = int | Fraction
+
+MODEL, GPU = Dumped(spec=ModelSpec), Dumped(spec=HardwareProfile)
+FOR_MODEL: Shape = {"model": MODEL}
+POINT: Shape = dict.fromkeys(("context_tokens", "batch_size", "query_tokens", "tp_size"), int)
+WEIGHTS: Shape = {"weight_dtype": str | None, "weight_bytes_per_gpu": int | None}
+DEPLOYMENT: Shape = {
+    "gpu": (GPU, None),
+    "engine": str,
+    "settings": EngineSettings,
+    "parallelism": Parallelism,
+    "n_gpus": int | None,
+    "utilisation": Fraction | None,
+    **WEIGHTS,
+    "kv_memory_bytes_per_gpu": int | None,
+    "rank_alignment": int,
+    "gpu_hour_usd": float | None,
+}
+STEP_PARTS: Shape = dict.fromkeys(
+    ("step_s", "overlap_s", "low_s", "high_s", "attention_s", "linear_s", "all_reduce_s",
+     "overhead_s"), float,
+)  # fmt: skip
+VARIANT: Shape = {"n_shared_groups": int, "position": str, "rope_dim": int, "key_norm": str}
+
+
+def _fields(cls: type, *without: str) -> Shape:
+    """Key to annotation of a dataclass."""
+    hints = get_type_hints(cls)
+    names = (spec.name for spec in dataclasses.fields(cls))
+    return {name: hints[name] for name in names if name not in without}
+
+
+def _prefixed(prefix: str, shape: Shape) -> Shape:
+    return {f"{prefix}{key}": kind for key, kind in shape.items()}
+
+
+def _or_null(shape: Shape) -> Shape:
+    return {key: kind | None for key, kind in shape.items()}
+
+
+def _null(shape: Shape) -> Shape:
+    return dict.fromkeys(shape, None)
+
+
+LOAD = {
+    key: kind
+    for key, kind in _fields(Admission).items()
+    if key not in ("n_replicas", "sequences", "binds", "step")
+}
+_ROW_OF_PLAN: Shape = {
+    "attention": str, "role": str, "n_gpus": int, "tp_size": int, "n_replicas": int,
+    "context_tokens": int, "ratio_to_mha": Fraction | None, "kv_params_ratio": Fraction | None,
+    "model_params": int | None, "weights_left_out": list[str], "bytes_per_token_per_gpu": Bytes,
+    "kv_budget_bytes_per_gpu": int, "kv_tokens": int, "max_sequences": int, "total_sequences": int,
+    "admitted_sequences": int, "binds": str, "against_own_design": str | None,
+    "crossings": list[Crossing],
+}  # fmt: skip
+
+
+def _plan() -> Answer:
+    timed = {**LOAD, **STEP_PARTS, "tokens_per_s_per_user": float, "tpot_band": str}
+    inputs = {
+        **FOR_MODEL, **DEPLOYMENT, "n_gpus": int, "budget": str, "batch_size": int | None,
+        "tpot_ms": float | None, "speculative_tokens": int, "accepted_tokens": float,
+    }  # fmt: skip
+    return Answer(
+        inputs=(inputs,),
+        rows=({**_ROW_OF_PLAN, **timed}, {**_ROW_OF_PLAN, **_null(timed)}),
+        says={
+            "batch_size": "sequences of one replica decoded together; null without a load",
+            "binds": "what sets the row's load: memory, time, stated; 'misses the target' follows",
+            "role": "why the design stands on the page",
+        },
+    )
+
+
+_RANK_INPUTS: Shape = {
+    **FOR_MODEL, "budget": str, "align": int, "tp_size": int, "kv_dtype": str,
+    "context_tokens": int, **VARIANT, "mla_rope_dim": int | None,
+}  # fmt: skip
+
+
+def _rank() -> Answer:
+    fit = _fields(Fit, "value", "text", "ratio_to_mha")
+    named: Shape = {"attention": str, "ratio": Fraction, **fit}
+    row: Shape = {
+        "model": str, "budget": str, "budget_bytes_per_token_per_gpu": Bytes,
+        "budget_share_of_own": Fraction | None, "share_of_own_budget": str | None,
+        "share_of_own_rank": int | None, "align": int,
+        "next_rank_price_bytes_per_token_per_gpu": Bytes | None,
+        "next_rank_shortfall_bytes_per_token_per_gpu": Bytes | None,
+        "rank": int, **named,
+        "aligned_rank": int, **_prefixed("aligned_", named),
+        "padded_rank": int, **_prefixed("padded_", named),
+        "gqa_kv_heads": int | None, **_prefixed("gqa_", _or_null(named)),
+        "mla_latent_dim": int | None, **_prefixed("mla_", _or_null(named)),
+    }  # fmt: skip
+    placed = {"budget": None, "fit_sequences": int, "gpu": str | None, "engine": str}
+    return Answer(inputs=(_RANK_INPUTS, {**_RANK_INPUTS, **placed}), rows=(row, _rank_that_fits()))
+
+
+def _rank_that_fits() -> Shape:
+    facts: Shape = {
+        "attention": str, "total_sequences": int, "kv_budget_bytes_per_gpu": int,
+        "bytes_per_token_per_gpu": Bytes, "ratio": Fraction | None, "waste_share": Fraction,
+    }  # fmt: skip
+    return {
+        "model": str, "fit_sequences": int, "align": int, "rank": int, **facts,
+        "aligned_rank": int, **_prefixed("aligned_", facts),
+        "next_rank": int | None, **_prefixed("next_", _or_null(facts)),
+        "gqa_kv_heads": int | None, **_prefixed("gqa_", _or_null(facts)),
+        "mla_latent_dim": int | None, **_prefixed("mla_", _or_null(facts)),
+    }  # fmt: skip
+
+
+def _cache() -> Answer:
+    inputs = {
+        **FOR_MODEL, "context_tokens": list[int], "batch_size": int, "kv_dtype": str,
+        "tp_size": int, "encoder_tokens": int | None,
+    }  # fmt: skip
+    return Answer(
+        inputs=(inputs,),
+        rows=(_fields(CacheRow), _fields(TensorRow)),
+        says={"bytes_per_token": "one copy of the whole model. [bytes/token]"},
+    )
+
+
+def _params() -> Answer:
+    plain = _fields(ParamsRow, "matched")
+    return Answer(
+        inputs=({**FOR_MODEL, "match_params": bool},),
+        rows=({**plain, "matched": None}, {**plain, **_fields(MatchedWidth)}),
+        says={"ratio_to_mha": "K/V weights over those of MHA on the same backbone"},
+    )
+
+
+def _shard() -> Answer:
+    place: Shape = {"model": str, "attention": str, "tp_size": int}
+    refused: Shape = {**place, "policy": Literal["refused"], "refused": str}
+    placed: Shape = {
+        **place, **_fields(Placement), "policy": Literal[tuple(POLICIES)],
+        "replicated_share": Fraction, "refused": None,
+    }  # fmt: skip
+    inputs = {**FOR_MODEL, "tp_size": list[int], "kv_dtype": str}
+    return Answer(inputs=(inputs,), rows=(placed, refused))
+
+
+_ADMITTED = {
+    key: kind for key, kind in LOAD.items() if key != "meets_target"
+} | {"admitted_sequences": int, "admitted_binds": str}  # fmt: skip
+
+
+def _capacity() -> Answer:
+    row: Shape = {
+        **_fields(CapacityRow, "budget", "population", "remarks", "weights_left_out"),
+        "weights_left_out": list[str], "bound_by": str, "try": list[str], "refused": None,
+    }  # fmt: skip
+    refused: Shape = {
+        "attention": str, "tp_size": int, "context_tokens": int, "binds": Literal["refused"],
+        "bound_by": Literal["refused"], "refused": str,
+    }  # fmt: skip
+    nothing: Shape = {
+        **_null(_ADMITTED), "admitted_sequences": Literal[0],
+        "admitted_binds": Literal["time", "memory"],
+    }  # fmt: skip
+    term: Shape = {
+        "attention": str, "tp_size": int, "context_tokens": int, "stage": int, "term": str,
+        "n_bytes": int, "low_bytes": int | None, "high_bytes": int | None, "provenance": str,
+    }  # fmt: skip
+    uneven = _prefixed("population_", _fields(PopulationAccount))
+    rows = (row, row | uneven, row | _ADMITTED, row | nothing, refused, term)
+    return Answer(inputs=(_capacity_inputs(),), rows=rows)
+
+
+def _capacity_inputs() -> Shape:
+    return {**FOR_MODEL, **DEPLOYMENT, "population": str | None}
+
+
+_STEP_INPUTS: Shape = {**FOR_MODEL, "gpu": str, "kv_dtype": str, **WEIGHTS, **POINT}
+
+
+def _step_time() -> Answer:
+    row = {"attention": str, **STEP_PARTS, "tokens_per_s": float, "weights_left_out": list[str]}
+    return Answer(inputs=(_STEP_INPUTS,), rows=(row,))
+
+
+def _crossover() -> Answer:
+    change: Shape = {
+        "at": int, "faster_before": str, "faster_after": str, "earliest": int | None,
+        "latest": int | None, "low": int, "high": int,
+    }  # fmt: skip
+    none: Shape = {"variable": str, "answer": str, "at": None}
+    return Answer(
+        inputs=({**_STEP_INPUTS, "over": str},),
+        rows=(change, none),
+        says={
+            "at": "the value of the variable from which the other design is faster; null: none",
+            "low": "least value looked at",
+            "high": "largest value looked at",
+            "faster_before": "the design that is faster up to there",
+            "faster_after": "the design that is faster from there on",
+        },
+    )
+
+
+def _roofline() -> Answer:
+    inputs = {
+        **FOR_MODEL, "gpu": str, "kv_dtype": str, "units": str, **POINT,
+        "heads_per_tile": int | None,
+    }  # fmt: skip
+    row = {"attention": str, **_fields(RooflinePoint), "bound": str}
+    return Answer(inputs=(inputs,), rows=(row,))
+
+
+def _validate() -> Answer:
+    inputs: Shape = {
+        "model": str, "gpu": str, "device": str, "dtype": str, "tp_size": int, "holds": bool,
+        "outside": int, "refused": str | None,
+    }  # fmt: skip
+    # By hand: the module of the dataclass imports torch.
+    row: Shape = {
+        "attention": str, "path": str, "kernel": str, "dtype": str, "batch_size": int,
+        "context_tokens": int, "tp_size": int, "n_bytes": int, "predicted_s": float,
+        "low_s": float, "high_s": float, "measured_s": float, "error": float, "in_band": bool,
+        "basis": str, "backend": str, "held_out_median_error": float | None,
+        "verdict": Literal["inside the band", "outside the band"],
+    }  # fmt: skip
+    return Answer(
+        inputs=(inputs,),
+        rows=(row,),
+        says={
+            "low_s": "low end of the 90 % band of the prediction. [s]",
+            "high_s": "high end of the 90 % band of the prediction. [s]",
+            "error": "predicted / measured - 1",
+            "outside": "shapes outside their band",
+        },
+    )
+
+
+def _audit() -> Answer:
+    reading: Shape = {
+        "reading": str, "computed": Fraction, "computed_text": str | None,
+        "inference": Literal[True],
+    }  # fmt: skip
+    row: Shape = {
+        "claim": str, "says": str, "source": str, "file": str, "document": str, "place": str,
+        "quantity": str, "equation": str, "printed": str,
+        "comparison": Literal["equal", "at_most"], "computed": Fraction | None,
+        "computed_exact": str | None, "computed_text": str | None,
+        "verdict": Literal["match", "explained", "mismatch", "not_computable"],
+        "readings": Many(reading), "nearest": (reading, None),
+        "readings_tried": int, "search_complete": bool, "chance_hits": float | None,
+        "explanation": str | None, "missing": str | None, "tolerance": str | None,
+        "note": str | None,
+    }  # fmt: skip
+    source = Dumped(spec=Source, keeps_none=True)
+    file: Shape = {"name": str, "title": str, "source": Many(source)}
+    inputs: Shape = {"files": Many(file), "verdicts": list[str]}
+    return Answer(inputs=(inputs,), rows=(row,))
+
+
+def _inspect() -> Answer:
+    inputs: Shape = {
+        "checkpoint": str, "name": str, "n_layers": int, "layers": list[int],
+        "energy_share": float, "fit_ranks": str, "budget": str | None, "align": int,
+        "position": str, "kv_dtype": str,
+    }  # fmt: skip
+    spectrum: Shape = {
+        "layer": int, "tensor": Literal["key", "value"], "n_heads": int, "head_dim": int,
+        "input_dim": int, "base_energy_share": float | None, "kept_energy_share": float,
+        "mean_base_rank": int | None, "fitted_base_rank": int | None, "exact_from_rank": int,
+        "mean_base_relative_errors": list[float],
+        "fitted_base_relative_errors": list[float] | None, "fit_ranks": list[int],
+        "fit_alternations": int, "fit_last_decrease": float | None, "undefined": str | None,
+    }  # fmt: skip
+    maps: Shape = {
+        "layer": int, "tensor": Literal["query_key_map"], "n_heads": int, "n_maps": int,
+        "effective_rank": float | None, "effective_rank_ceiling": int,
+        "centred_effective_rank": float | None, "centred_effective_rank_ceiling": int,
+        "mean_cosine": float | None, "max_cosine": float | None,
+        "closest_heads": list[int] | None, "cosine_gram": list[list[float]],
+        "undefined": str | None,
+    }  # fmt: skip
+    plan: Shape = {
+        "layer": None, "tensor": Literal["rank_plan"], "budget_bytes_per_token": Fraction,
+        "planned_bytes_per_token": Bytes, "planned_ratio_to_mha": Fraction,
+        "planned_discarded_energy_share": float, "uniform_rank": int,
+        "uniform_bytes_per_token": Bytes, "uniform_discarded_energy_share": float,
+    }  # fmt: skip
+    planned = spectrum | {"planned_rank": int, "uniform_rank": int}
+    return Answer(
+        inputs=(inputs,),
+        rows=(spectrum, planned, maps, plan),
+        says={"layers": "numbers of the inspected layers"},
+    )
+
+
+def _models() -> Answer:
+    row: Shape = {
+        "model": str, "attention": str, "n_layers": int, "model_dim": int,
+        "bytes_per_token": Bytes, "model_params": int | None, "max_context_tokens": int | None,
+        "uncounted_parts": list[str],
+    }  # fmt: skip
+    return Answer(rows=(row,), says={"bytes_per_token": "cached in bf16. [bytes/token]"})
+
+
+def _hardware() -> Answer:
+    row: Shape = {
+        "name": str, "title": str, "generation": str, "mem_capacity_bytes": int,
+        "mem_visible_bytes": int | None, "mem_bandwidth_bytes_per_s": float,
+        "bf16_flops_per_s": float | None, "fp8_flops_per_s": float | None,
+        "l2_bytes": int | None, "link_bytes_per_s": float | None,
+    }  # fmt: skip
+    return Answer(rows=(row,))
+
+
+CONSTANTS = ("t0_s", "beta", "phi", "work_unit_s", "full_work_units")
+HELD_OUT_ROLES = ("random", "rank", "heads", "context")
+
+
+def _evaluate() -> Answer:
+    from lrkv_plan.calibration.evaluate import GroupError
+
+    inputs: Shape = {"file": str, "held_out": bool}
+    return Answer(inputs=(inputs,), rows=(_fields(GroupError),))
+
+
+def _fit_inputs() -> Shape:
+    """Inputs of a run's fit. Raises ``CalibrationError`` without torch, as the commands do."""
+    from lrkv_plan.calibration.torch_gate import require_torch
+
+    require_torch()
+    from lrkv_plan.calibration.run import RunInfo
+
+    return {
+        "folder": str, "device": str, "device_name": str | None, "estimator": str,
+        "noise": float | None, "noise_limit": float, "control_spread": float | None,
+        "max_error": float, "refused": str | None, "run": Dumped(spec=RunInfo),
+    }  # fmt: skip
+
+
+def _fit_rows() -> tuple[Shape, ...]:
+    """A fitted path, and one beside it that could not be fitted."""
+    known: Shape = {
+        "path": str, "device": str, "dtype": str, "kernel": str, "n_fit": int, "n_heldout": int,
+        "identified": list[str], "verdict": str,
+    }  # fmt: skip
+    fitted: Shape = {
+        "form": str, "heldout_median_error": float | None, "heldout_p90_error": float | None,
+        "peak": str, "bandwidth_bytes_per_s": float, "peak_flops_per_s": float,
+        "band90_low": float, "band90_high": float, "noise": float | None,
+    }  # fmt: skip
+    for role in HELD_OUT_ROLES:
+        errors = {"n": int, "median_error": float | None, "p90_error": float | None}
+        fitted |= _prefixed(f"{role}_", errors)
+    for name in CONSTANTS:
+        always = name in ("t0_s", "beta", "phi")
+        ends = {f"{name}_low": float | None, f"{name}_high": float | None}
+        fitted |= {name: float if always else float | None, **ends}
+    return known | fitted, known | _null(fitted)
+
+
+def _fit() -> Answer:
+    table: Shape = {"file": str, "profile": str, "max_error": float, "refused": str | None}
+    verdict = {"verdict": Literal["accepted", "impossible", "poor"]}
+    entry = Dumped(spec=KernelConstants, keeps_none=True, plus=verdict)
+    return Answer(inputs=(_fit_inputs(), table), rows=(*_fit_rows(), entry))
+
+
+def _calibrate_run() -> Answer:
+    return Answer(inputs=(_fit_inputs(),), rows=_fit_rows())
+
+
+def _calibrate_show() -> Answer:
+    profile: Shape = {"profile": str, "title": str}
+    entry = Dumped(spec=KernelConstants, keeps_none=True)
+    return Answer(inputs=(_fit_inputs(), profile), rows=(*_fit_rows(), entry))
+
+
+_RANK_PICTURE: Shape = {**FOR_MODEL, "align": int, "kv_dtype": str, "tp_size": int, **VARIANT}
+
+
+def _cache_vs_rank() -> Answer:
+    inputs = {**_RANK_PICTURE, "n_heads": list[int], "budget": str | None}
+    return Answer(
+        inputs=(inputs,),
+        rows=(
+            {"series": str, "n_heads": int, "rank": int, "cache_ratio": Fraction},
+            {"series": Literal["budget"], "rank": None, "cache_ratio": Fraction},
+        ),
+        says={"n_heads": "query heads"},
+    )
+
+
+def _rank_sweep() -> Answer:
+    panels: dict[str, Shape] = {
+        "cache": {"cache_ratio": Fraction},
+        "kv_params": {"kv_params_ratio": Fraction},
+        "arithmetic": {"arithmetic_ratio": Fraction},
+        "capacity": {"total_sequences": int},
+    }
+    inputs = {**_RANK_PICTURE, "context_tokens": int, "deployment": str | None}
+    rows = tuple(
+        {"panel": Literal[name], "series": str, "rank": int | None, **value}
+        for name, value in panels.items()
+    )
+    return Answer(inputs=(inputs,), rows=rows)
+
+
+def _capacity_vs_context() -> Answer:
+    row: Shape = {"series": str, "context_tokens": int, "total_sequences": int}
+    return Answer(inputs=(_capacity_inputs(),), rows=(row,))
+
+
+def _payload_vs_loss() -> Answer:
+    source = Dumped(spec=Source)
+    inputs: Shape = {"scales": list[str], "source": Many(source)}
+    line: Shape = {
+        "series": str, "cache_ratio": Fraction, "cross_entropy_nats_per_token": float,
+    }  # fmt: skip
+    point = line | {"ratio_is": Literal["computed", "printed"], "table": str, "scale": str}
+    guide = line | {"cache_ratio": None}
+    alone = (line, point, guide)
+    return Answer(inputs=(inputs,), rows=(*alone, *({"panel": str, **one} for one in alone)))
+
+
+def _roofline_picture() -> Answer:
+    inputs = {
+        **FOR_MODEL, "gpu": str, "units": list[str], "context_tokens": int, "kv_dtype": str,
+        "tp_size": int, "query_tokens": int, "heads_per_tile": int | None,
+    }  # fmt: skip
+    axes: Shape = {"intensity_flops_per_byte": float, "attainable_flops_per_s": float}
+    ceiling = {"series": str, "units": str, **axes}
+    guide = {"series": str, **axes, "attainable_flops_per_s": None}
+    return Answer(inputs=(inputs,), rows=(ceiling, ceiling | {"path": str, "bound": str}, guide))
+
+
+def _crossover_map() -> Answer:
+    inputs = {
+        **FOR_MODEL, "gpu": str, "attention": list[str], "kv_dtype": str,
+        "weight_dtype": str | None, "tp_size": int, "over": Literal["rank", "batch_size"],
+        "context_tokens": list[int], "batch_size": int | None, "query_tokens": int,
+    }  # fmt: skip
+    rows = []
+    for over in ("rank", "batch_size"):
+        boundary = {"series": str, over: float, "context_tokens": int}
+        ends = {"low_context_tokens": int, "high_context_tokens": int}
+        rows += [boundary, {**boundary, "context_tokens": None, **ends}]
+    return Answer(
+        inputs=(inputs,),
+        rows=tuple(rows),
+        says={"context_tokens": "where the faster design changes; of inputs, the y axis. [tokens]"},
+    )
+
+
+def _step_stack() -> Answer:
+    inputs = {**_STEP_INPUTS, "weight_bytes": int | None}
+    del inputs["weight_bytes_per_gpu"]
+    part: Shape = {"series": str, "time_s": float, "attention": str}
+    band = part | {"low_time_s": float, "high_time_s": float}
+    return Answer(inputs=(inputs,), rows=(part, band))
+
+
+ANSWERS: dict[str, Callable[[], Answer]] = {
+    "plan": _plan,
+    "rank": _rank,
+    "cache": _cache,
+    "params": _params,
+    "shard": _shard,
+    "capacity": _capacity,
+    "crossover": _crossover,
+    "step-time": _step_time,
+    "roofline": _roofline,
+    "validate": _validate,
+    "audit": _audit,
+    "inspect": _inspect,
+    "calibrate run": _calibrate_run,
+    "calibrate fit": _fit,
+    "calibrate show": _calibrate_show,
+    "calibrate evaluate": _evaluate,
+    "plot cache-vs-rank": _cache_vs_rank,
+    "plot rank-sweep": _rank_sweep,
+    "plot capacity-vs-context": _capacity_vs_context,
+    "plot payload-vs-loss": _payload_vs_loss,
+    "plot roofline": _roofline_picture,
+    "plot crossover-map": _crossover_map,
+    "plot step-stack": _step_stack,
+    "models": _models,
+    "models show": partial(Answer, rows=(MODEL,)),
+    "models import": partial(Answer, rows=(MODEL,)),
+    "hardware": _hardware,
+    "hardware show": partial(Answer, rows=(GPU,)),
+}
