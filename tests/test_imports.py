@@ -26,7 +26,7 @@ HEAVY = {
     },
     "scipy": {"calibration"},
     "torch": {"calibration"},
-    "pandas": set(),
+    "pandas": {"specs", "calibration"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "rich": {"report", "cli"},
