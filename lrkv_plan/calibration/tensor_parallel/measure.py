@@ -46,10 +46,9 @@ from lrkv_plan.calibration.tensor_parallel.sharded import (
     shares_of,
 )
 from lrkv_plan.calibration.torch_gate import TORCH_DTYPES, require_torch, torch_dtype
-from lrkv_plan.calibration.whole_folder import made, write_together
 from lrkv_plan.documents import read_yaml
 from lrkv_plan.errors import CalibrationError, UsageError
-from lrkv_plan.files import write_whole
+from lrkv_plan.files import made, write_together, write_whole
 from lrkv_plan.latency.all_reduce import AllReduceModel, allreduce_time
 from lrkv_plan.loader import find_hardware, load_all_hardware
 from lrkv_plan.memory.cache import bytes_per_token
