@@ -7,8 +7,8 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -81,6 +81,12 @@ def open_regular(path: Path, *, max_bytes: int, error: type[PlanError] = SpecErr
         except BaseException:
             os.close(descriptor)
             raise
+
+
+def start_of_regular(path: Path, n_bytes: int, *, error: type[PlanError] = SpecError) -> bytes:
+    """The file's first ``n_bytes``, however large it is. Raises as ``open_regular``."""
+    with _reasons(path, error), open_regular(path, max_bytes=sys.maxsize, error=error) as file:
+        return file.read(n_bytes) or b""
 
 
 def read_regular(path: Path, *, max_bytes: int, error: type[PlanError] = SpecError) -> bytes:
@@ -189,7 +195,7 @@ def write_whole(path: Path | str, content: str | bytes, *, force: bool = False) 
     UsageError
         If the file exists and ``force`` is not given, it is a folder, or it cannot be written.
     """
-    data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
+    data = _encoded(content)
     target = check_target(path, force=force)
     try:
         if isinstance(target, int):
@@ -292,8 +298,25 @@ def _write_to(descriptor: int, data: bytes) -> None:
             left = left[file.write(left) :]
 
 
+def _encoded(content: str | bytes) -> bytes:
+    return content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
+
+
 def _replace(target: Path, data: bytes, *, force: bool) -> None:
     """Put a finished file in the target's place, or none."""
+    temporary = _beside(target, data)
+    try:
+        if force:
+            os.replace(temporary, target)
+        else:
+            _place_new(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _beside(target: Path, data: bytes) -> Path:
+    """A finished file that may take the target's place, on the disk; none if that fails."""
     temporary = target.parent / f".lrkv-plan-{os.urandom(6).hex()}"  # fits beside the longest name
     old = os.stat(target) if target.exists() else None
     descriptor = os.open(temporary, _CREATE, 0o666 if old is None else 0o600)
@@ -304,13 +327,10 @@ def _replace(target: Path, data: bytes, *, force: bool) -> None:
             if old is not None:
                 keep_owner_and_mode(temporary, old)
             os.fsync(file.fileno())
-        if force:
-            os.replace(temporary, target)
-        else:
-            _place_new(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    return temporary
 
 
 def _place_new(temporary: Path, target: Path) -> None:
@@ -336,3 +356,70 @@ def keep_owner_and_mode(path: Path, old: os.stat_result) -> None:
             except OSError:  # only root gives files away; the group at least, if one's own
                 continue
     os.chmod(path, stat.S_IMODE(old.st_mode))
+
+
+@contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """The folder, made if missing; if what follows fails and leaves it empty, it goes again.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be made.
+    """
+    try:
+        missing = [place for place in (folder, *folder.parents) if not place.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{folder}: cannot be made: {reason}") from None
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for place in missing:
+                place.rmdir()
+        raise
+
+
+def write_together(
+    folder: Path, contents: Mapping[str, str | bytes], *, force: bool = False
+) -> list[Path]:
+    """Write files by name: first all of them beside their places, synced, then into place.
+
+    Raises
+    ------
+    UsageError
+        If one exists and ``force`` is not given, or one cannot be written; then all earlier files
+        are as they were.
+    """
+    with made(folder):
+        targets = [folder / name for name in contents]
+        if not force:
+            refuse_existing(folder, list(contents))
+        places = [_regular_target(path) for path in targets]
+        ready: list[Path] = []
+        try:
+            for place, content in zip(places, contents.values(), strict=True):
+                ready.append(_beside(place, _encoded(content)))
+            for temporary, place in zip(ready, places, strict=True):
+                os.replace(temporary, place)
+        except OSError as error:
+            for temporary in ready:
+                temporary.unlink(missing_ok=True)
+            raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    return targets
+
+
+def refuse_existing(folder: Path, names: Iterable[str]) -> None:
+    """Raise ``UsageError`` where one of the names is taken in the folder, be it by a dead link."""
+    existing = [name for name in names if os.path.lexists(folder / name)]
+    if existing:
+        raise UsageError(f"{folder}: {', '.join(existing)} exist; --force overwrites them")
+
+
+def _regular_target(path: Path) -> Path:
+    target = check_target(path, force=True)
+    if isinstance(target, int) or not _is_regular_or_new(target):
+        raise UsageError(f"{path}: is a pipe, a device or a descriptor; a file belongs there")
+    return target

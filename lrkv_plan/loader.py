@@ -169,6 +169,8 @@ def _as_path(argument: str | Path) -> Path | None:
         if not is_written_as_path:
             return None
         raise SpecError(f"{text}: cannot be read: {error.strerror}") from None
+    except UnicodeEncodeError:  # half of a surrogate pair, which no name of a file holds
+        raise SpecError(f"{shown(text)} is not a path") from None
     if stat.S_ISDIR(mode):
         return path if "/" in text or os.path.lexists(path / "config.json") else None
     return path if is_written_as_path or stat.S_ISREG(mode) else None

@@ -26,7 +26,7 @@ HEAVY = {
     },
     "scipy": {"calibration"},
     "torch": {"calibration"},
-    "pandas": {"questions"},
+    "pandas": {"specs", "calibration", "questions"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "rich": {"report", "cli"},

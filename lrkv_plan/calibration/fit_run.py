@@ -20,10 +20,10 @@ from lrkv_plan.calibration.samples import (
     measured_points,
     noise,
     read_samples,
-    regular_bytes,
 )
 from lrkv_plan.documents import read_text
 from lrkv_plan.errors import CalibrationError, SpecError, UsageError
+from lrkv_plan.files import start_of_regular
 from lrkv_plan.latency.kernel import FORMS
 from lrkv_plan.loader import find_hardware, load_all_hardware
 from lrkv_plan.schema import validate
@@ -266,11 +266,8 @@ def holds_decode_samples(path: Path) -> bool:
     CalibrationError
         If the file cannot be read.
     """
-    try:
-        start = regular_bytes(path, 0, at_most=10_000).decode("utf-8-sig", errors="replace")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CalibrationError(f"{path}: cannot be read: {reason}; check the path") from None
+    first = start_of_regular(path, 10_000, error=CalibrationError)
+    start = first.decode("utf-8-sig", errors="replace")
     header = start.splitlines()[:1]
     return {"point", "repeats_s"} <= set("".join(header).strip().split(","))
 

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import gzip
 import io
 import math
 import os
-import stat
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -25,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from lrkv_plan.attention.registry import kernel_names
 from lrkv_plan.calibration.torch_gate import TORCH_DTYPES
 from lrkv_plan.errors import CalibrationError, shown
+from lrkv_plan.files import read_regular, unpacked
 from lrkv_plan.latency.kernel import grouped_work, mla_absorbed_work
 
 if TYPE_CHECKING:
@@ -130,52 +128,12 @@ def table_text(path: Path) -> str:
     CalibrationError
         If it is a pipe, a device or a folder, is larger than ``MAX_TABLE_BYTES``, or no UTF-8 text.
     """
+    data = read_regular(path, max_bytes=MAX_TABLE_BYTES, error=CalibrationError)
+    data = unpacked(path, data, max_bytes=MAX_TABLE_BYTES, error=CalibrationError)
     try:
-        data = regular_bytes(path, MAX_TABLE_BYTES)
-        if data[:2] == b"\x1f\x8b":
-            with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
-                data = packed.read(MAX_TABLE_BYTES + 1)
-            _check_size(path, len(data), MAX_TABLE_BYTES)
         return data.decode("utf-8-sig")
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CalibrationError(f"{path}: cannot be read: {reason}; check the path") from None
-
-
-def regular_bytes(path: Path, limit: int, at_most: int | None = None) -> bytes:
-    """What a regular file holds, or its first ``at_most`` bytes.
-
-    Raises
-    ------
-    CalibrationError
-        If it is a pipe, a device or a folder, or larger than ``limit`` bytes.
-    OSError, ValueError
-        If it cannot be opened or read.
-    """
-    # Without O_NONBLOCK, opening a pipe would wait for somebody who writes to it.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise CalibrationError(
-                f"{path}: is {_kind(found.st_mode)}; a regular file of samples is needed"
-            )
-        if at_most is None:
-            _check_size(path, found.st_size, limit)
-        return file.read(limit if at_most is None else at_most)
-
-
-def _check_size(path: Path, size: int, limit: int) -> None:
-    if size > limit:
-        raise CalibrationError(
-            f"{path}: larger than {limit // 2**20} MiB (unpacked); not a table of samples"
-        )
-
-
-def _kind(mode: int) -> str:
-    """What a path is that is no regular file."""
-    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
-    return next((name for holds, name in kinds if holds(mode)), "a device")
+    except UnicodeDecodeError as error:
+        raise CalibrationError(f"{path}: cannot be read: {error}; check the path") from None
 
 
 def _lines(path: Path, text: str) -> Iterator[str]:
@@ -440,7 +398,7 @@ def _drop_cut_row(path: Path) -> bool:
     """Cut the file after its last whole line; whether anything but a header may be left."""
     if not path.exists():
         return False
-    data = regular_bytes(path, MAX_TABLE_BYTES)
+    data = read_regular(path, max_bytes=MAX_TABLE_BYTES, error=CalibrationError)
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) != len(data):
         with path.open("r+b") as file:

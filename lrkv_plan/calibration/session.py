@@ -47,8 +47,8 @@ from lrkv_plan.calibration.run import (
 )
 from lrkv_plan.calibration.samples import SampleFile
 from lrkv_plan.calibration.torch_gate import resolve_device, torch_dtype
-from lrkv_plan.calibration.whole_folder import made
 from lrkv_plan.errors import CalibrationError, PlanError, UsageError, did_you_mean, shown
+from lrkv_plan.files import made
 
 DEFAULT_DTYPES = {"cpu": ("fp32",), "cuda": ("bf16",)}
 

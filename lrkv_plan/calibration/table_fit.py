@@ -26,9 +26,9 @@ from lrkv_plan.calibration.selection import (
     judged,
     shape_index,
 )
-from lrkv_plan.calibration.whole_folder import write_together
 from lrkv_plan.documents import read_text
 from lrkv_plan.errors import CalibrationError, UsageError
+from lrkv_plan.files import write_together
 from lrkv_plan.latency.all_reduce import AllReduceModel, allreduce_time
 from lrkv_plan.loader import find_hardware
 from lrkv_plan.specs.hardware import HardwareProfile, KernelConstants

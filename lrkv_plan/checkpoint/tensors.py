@@ -282,8 +282,8 @@ def _entry(path: Path, name: str, described: Any, data_start: int) -> TensorEntr
         raise SpecError(
             f"{path}: tensor {shown(name)} has dtype {shown(dtype)}; known: {', '.join(DTYPE_BITS)}"
         )
-    n_bytes = -(-prod(shape) * bits // 8) if is_sound else -1
-    if n_bytes != end - begin:
+    n_bytes = -(-prod(shape) * bits // 8) if is_sound else 0
+    if not is_sound or n_bytes != end - begin:
         raise _incomplete(
             path,
             f"tensor {shown(name)} of {dtype} {shown(shape)} has data_offsets "

@@ -60,7 +60,7 @@ def exit_code_of(run: Callable[[], Any], *, debug: bool = False) -> int:
         sys.stdout.flush()
         return code
     except BaseException as error:
-        told = None if debug else _told(error)
+        told = None if debug else what_is_told(error)
         if told is None:
             raise
         text, code = told
@@ -84,7 +84,7 @@ def tell(text: str) -> None:
         abandon(sys.stderr)
 
 
-def _told(error: BaseException) -> tuple[str, int] | None:
+def what_is_told(error: BaseException) -> tuple[str, int] | None:
     """What is said about an error and its exit code; None for a bug."""
     if isinstance(error, BrokenPipeError):
         abandon(sys.stdout)  # the reader (head, less) has seen enough

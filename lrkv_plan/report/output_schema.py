@@ -175,9 +175,9 @@ def _spec_definitions(spec: Any) -> dict[str, Schema]:
     schema = copy.deepcopy(spec.model_json_schema())
     found: dict[str, Schema] = {**schema.pop("$defs", {}), spec.__name__: schema}
     if "AttentionSpec" in found:
-        from lrkv_plan.attention.registry import FAMILIES
+        from lrkv_plan.attention.registry import all_families
 
-        families = dict.fromkeys(family.spec_class for family in FAMILIES.values())
+        families = dict.fromkeys(family.spec_class for family in all_families())
         for cls in families:
             inner = copy.deepcopy(cls.model_json_schema())
             found |= inner.pop("$defs", {})

@@ -1,23 +1,25 @@
 """Sequences of uneven length: files of lengths, public request traces, stated percentiles.
 
-Traces are known by their exact column names or keys: Azure LLM inference, BurstGPT, Mooncake. Text
-is read in blocks of numbered lines; a block is first checked as a whole, and only when that fails
-is each value looked at, so that the error can name its line.
+Traces are known by their exact column names or keys: Azure LLM inference, BurstGPT, Mooncake.
+A large CSV goes to pandas, block by block, once a pattern has shown that every line of the block
+holds exactly what its columns allow. In any other block each line is looked at, so that errors
+name theirs.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, TypeAlias
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -31,13 +33,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     IntArray: TypeAlias = npt.NDArray[np.int64]
-    Requests: TypeAlias = tuple[Any, IntArray, IntArray]  # arrival times, prompts, outputs
 
 MAX_FILE_BYTES = 2 * 2**30  # the largest public trace, Azure's 2024 conversations, has 1.13e9
 MAX_LINE_BYTES = 2**20
 MAX_LINES = 50_000_000  # that trace has 27 million; an array of them takes 400 MB
-# One block's Python strings fit the processor's cache: 4 MiB blocks parse 2.5 times slower.
-BLOCK_BYTES = 2**18
+BLOCK_BYTES = 2**20
+FAST_FROM_BYTES = 2**20  # importing pandas takes longer than reading less line by line
 
 _NOT_TEXT = {
     b"version https://git-lfs": "a Git LFS pointer, not the data; fetch it with 'git lfs pull'",
@@ -47,55 +48,74 @@ _NOT_TEXT = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lines:
-    """Lines of one file with their numbers, counted from 1."""
+class Line(NamedTuple):
+    """One line of a file, and its number counted from 1."""
 
     path: Path
-    numbers: Sequence[int]
-    texts: Sequence[str]
+    number: int
+    text: str
 
-    def after_first(self) -> Lines:
-        """All but the first line: what follows a header."""
-        return Lines(path=self.path, numbers=self.numbers[1:], texts=self.texts[1:])
-
-    def error(self, index: int, value: str, allowed: str) -> SpecError:
+    def error(self, value: str, allowed: str) -> SpecError:
         """A ``SpecError`` that names the file, the line, the value and what is allowed."""
-        return SpecError(f"{self.path}: line {self.numbers[index]}: {value}: {allowed}")
+        return SpecError(f"{self.path}: line {self.number}: {value}: {allowed}")
 
 
-def line_blocks(path: Path) -> Iterator[Lines]:
-    """Blocks of lines in file order, each with at least one line.
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Whole lines of a file, the first of which has the number ``first_number``."""
+
+    path: Path
+    first_number: int
+    raw: bytes
+
+    def lines(self) -> Iterator[Line]:
+        """All but blank ones and those that start with #.
+
+        Raises
+        ------
+        SpecError
+            If they are not lines of UTF-8 text.
+        """
+        texts = _texts(self.path, self.first_number, self.raw)
+        for number, text in enumerate(texts, start=self.first_number):
+            if text and not (text.startswith("#") or text.isspace()):
+                yield Line(self.path, number, text)
+
+    def since(self, number: int) -> Block:
+        """What begins with that line, maybe nothing."""
+        raw = self.raw.split(b"\n", number - self.first_number)[number - self.first_number :]
+        return replace(self, first_number=number, raw=raw[0] if raw else b"")
+
+
+def blocks_of(path: Path) -> Iterator[Block]:
+    """A file in blocks.
 
     Raises
     ------
     SpecError
-        If the file is missing, empty, larger than 2 GiB, or not lines of UTF-8 text.
+        If it is missing, larger than 2 GiB, not text, or of more lines than ``MAX_LINES``.
     """
-    next_number, any_lines = 1, False
+    number = 1
     for raw in _raw_blocks(path):
-        texts = _texts(path, next_number, raw)
-        kept = _significant(path, next_number, texts)
-        next_number += len(texts)
-        if next_number > MAX_LINES:
+        yield Block(path=path, first_number=number, raw=raw)
+        number += raw.count(b"\n")
+        if number - 1 > MAX_LINES:
             raise SpecError(f"{path}: more than {MAX_LINES:,} lines; take a part of it")
-        if kept.texts:
-            any_lines = True
-            yield kept
-    if not any_lines:
-        raise SpecError(f"{path}: empty: at least one line of data is needed; check the file")
 
 
-def _significant(path: Path, first_number: int, texts: list[str]) -> Lines:
-    kept = [
-        i for i, text in enumerate(texts) if text and not (text.startswith("#") or text.isspace())
-    ]
-    if len(kept) == len(texts):
-        numbers: Sequence[int] = range(first_number, first_number + len(texts))
-        return Lines(path=path, numbers=numbers, texts=texts)
-    return Lines(
-        path=path, numbers=[first_number + i for i in kept], texts=[texts[i] for i in kept]
-    )
+def first_line(path: Path) -> tuple[Line, Iterator[Block]]:
+    """The first line that counts, and blocks from that line on.
+
+    Raises
+    ------
+    SpecError
+        If there is none.
+    """
+    blocks = blocks_of(path)
+    for block in blocks:
+        for line in block.lines():
+            return line, chain([block.since(line.number)], blocks)
+    raise SpecError(f"{path}: empty: at least one line of data is needed; check the file")
 
 
 def _raw_blocks(path: Path) -> Iterator[bytes]:
@@ -173,133 +193,196 @@ class ColumnKind:
     """How the values of a column are written, and how they become numbers."""
 
     pattern: str
-    convert: Callable[[Sequence[str]], Any]  # to an array; ValueError where a value is impossible
+    value: Callable[[str], float]  # ValueError where a value that is written so is impossible
     allowed: str
+    dtype: str | None  # as pandas reads it; None for times, which it parses
 
     @cached_property
-    def one(self) -> re.Pattern[str]:
-        """Matches one value."""
+    def _form(self) -> re.Pattern[str]:
         return re.compile(self.pattern, re.ASCII)
 
-    @cached_property
-    def _lines(self) -> re.Pattern[str]:
-        return re.compile(f"(?:{self.pattern}\n)*", re.ASCII)
+    def read(self, line: Line, name: str, text: str) -> float:
+        """The number. Raises ``SpecError`` where there is none. Spaces around it are allowed."""
+        clean = text.strip()
+        if self._form.fullmatch(clean):
+            try:
+                return self.value(clean)
+            except ValueError:
+                pass
+        raise line.error(f"{name} {shown(text)}", self.allowed)
 
-    def holds_all(self, texts: Sequence[str]) -> bool:
-        """Whether all texts, none of which holds a line end, are written as this kind."""
-        return self._lines.fullmatch("\n".join(texts) + "\n") is not None
 
-
-def _to_tokens(texts: Sequence[str]) -> IntArray:
-    import numpy as np
-
-    tokens = np.fromiter(map(int, texts), np.int64, len(texts))
-    if tokens.size and int(tokens.max()) > MAX_TOKENS:
+def _tokens(text: str) -> int:
+    if int(text) > MAX_TOKENS:
         raise ValueError("more tokens than any sequence holds")
-    return tokens
+    return int(text)
 
 
-def _to_seconds(texts: Sequence[str]) -> Any:
+def _nanoseconds(text: str) -> int:
+    """Since 1970, UTC. numpy reads no zones, and UTC is the only one allowed."""
     import numpy as np
 
-    return np.fromiter(map(float, texts), np.float64, len(texts))
-
-
-def _to_instants(texts: Sequence[str]) -> Any:
-    """UTC times in nanoseconds. numpy reads no zones, and UTC is the only one allowed."""
-    import numpy as np
-
-    without_zone = "\n".join(texts).replace("+00:00", "").replace("Z", "").split("\n")
-    return np.array(without_zone, dtype="datetime64[ns]").astype(np.int64)
+    without_zone = text.replace("+00:00", "").replace("Z", "")
+    return int(np.datetime64(without_zone, "ns").astype(np.int64))
 
 
 TOKENS = ColumnKind(
     r"\d{1,10}",
-    _to_tokens,
+    _tokens,
     f"must be a whole number of tokens from 0 to {MAX_TOKENS:,} in plain digits; "
     "write 2048, not '2k', '2,048' or '2048 tokens'",
+    "int64",
 )
 SECONDS = ColumnKind(
     r"\d{1,15}(?:\.\d{1,9})?",
-    _to_seconds,
+    float,
     "must be a number of seconds such as 118 or 118.5; mend or remove the line",
+    "float64",
 )
 INSTANT = ColumnKind(  # the years that nanoseconds in int64 can hold
     r"(?:19[7-9]|2[01]\d)\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:\+00:00|Z)?",
-    _to_instants,
+    _nanoseconds,
     "must be a UTC time such as 2023-11-16 18:17:03.9799600; mend or remove the line",
+    None,
 )
+# A value that is not read: plain ASCII, with commas only where it is quoted from end to end.
+_UNREAD = r"""(?:[\t !#-+\--~]{0,1000}|"[\t !#-~]{0,1000}")"""
 
 
-def read_column(lines: Lines, name: str, texts: Sequence[str], kind: ColumnKind) -> Any:
-    """One column of a block as an array.
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The columns of a file that are read, of all that its lines hold."""
 
-    Parameters
-    ----------
-    lines : where the values come from, one a line.
-    name : the column, as errors name it.
-    texts : its values, as many as ``lines`` has.
-    kind : ``TOKENS`` (int64), ``SECONDS`` (float64) or ``INSTANT`` (int64 nanoseconds).
+    names: Sequence[str]
+    wanted: Mapping[str, ColumnKind]
+    is_csv: bool = True
+
+    def read(self, path: Path, blocks: Iterable[Block]) -> list[Any]:
+        """The wanted columns as arrays, in that order.
+
+        Times are nanoseconds since 1970 (int64), seconds float64, tokens int64.
+
+        Raises
+        ------
+        SpecError
+            Naming the first line that holds another number of values, an open quote, a value
+            that is not of its column's kind, or more than 10**9 tokens in all.
+        """
+        import numpy as np
+
+        is_large = path.stat().st_size >= FAST_FROM_BYTES
+        parts = []
+        for block in blocks:
+            fast = self.at_once(block) if is_large else None
+            parts.append(self.line_by_line(block.lines()) if fast is None else fast)
+        parts = parts or [self.line_by_line([])]
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def line_by_line(self, lines: Iterable[Line]) -> list[Any]:
+        """The wanted columns of some lines, or the first line's error."""
+        import numpy as np
+
+        places = [(kind.read, name, self.names.index(name)) for name, kind in self.wanted.items()]
+        counted = [i for i, kind in enumerate(self.wanted.values()) if kind is TOKENS]
+        rows: list[list[float]] = []
+        for line in lines:
+            cells = self._cells(line)
+            row = [read(line, name, cells[place]) for read, name, place in places]
+            _refuse_absurd_sum(line, int(sum([row[i] for i in counted])))
+            rows.append(row)
+        return [
+            np.fromiter((row[i] for row in rows), np.float64 if kind is SECONDS else np.int64)
+            for i, kind in enumerate(self.wanted.values())
+        ]
+
+    def _cells(self, line: Line) -> list[str]:
+        cells = csv_cells(line) if self.is_csv else [line.text]
+        if len(cells) != len(self.names):
+            allowed = (
+                f"has {len(cells)} values: the header names {len(self.names)}; mend or remove it"
+            )
+            raise line.error(shown(line.text), allowed)
+        return cells
+
+    @cached_property
+    def _strict(self) -> re.Pattern[bytes]:
+        cells = [self.wanted[n].pattern if n in self.wanted else _UNREAD for n in self.names]
+        no_comment = "" if self.names[0] in self.wanted else "(?!#)"
+        return re.compile((no_comment + ",".join(cells) + "\r?\n").encode())
+
+    def at_once(self, block: Block) -> list[Any] | None:
+        """The wanted columns of a block by pandas; None where its lines must be looked at."""
+        raw = block.raw if block.raw.endswith(b"\n") else block.raw + b"\n"
+        # Nothing is left over only if lines of that form touch each other from end to end.
+        if self._strict.sub(b"", raw):
+            return None
+        try:
+            columns = self._parsed(raw)
+        except ValueError:
+            return None
+        counted = [c for c, k in zip(columns, self.wanted.values(), strict=True) if k is TOKENS]
+        return columns if int(sum(counted).max()) <= MAX_TOKENS else None
+
+    def _parsed(self, raw: bytes) -> list[Any]:
+        import pandas as pd
+
+        kinds = {self.names.index(name): kind for name, kind in self.wanted.items()}
+        # From 3.1 on floats are exact without being asked, and asking warns.
+        older = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
+        frame = pd.read_csv(
+            io.BytesIO(raw), engine="c", header=None, names=range(len(self.names)),
+            index_col=False, usecols=list(kinds), na_filter=False,
+            skip_blank_lines=False,
+            dtype={place: kind.dtype for place, kind in kinds.items() if kind.dtype},
+            parse_dates=[place for place, kind in kinds.items() if not kind.dtype],
+            date_format="ISO8601", **({"float_precision": "round_trip"} if older else {}),
+        )  # fmt: skip
+        return [
+            frame[place].to_numpy() if kind.dtype else _since_1970(frame[place])
+            for place, kind in kinds.items()
+        ]
+
+
+def _since_1970(times: Any) -> IntArray:
+    """Nanoseconds of times that pandas parsed. ``ValueError`` where it left texts."""
+    import pandas as pd
+
+    if times.dtype.kind != "M":
+        raise ValueError("not all are times, or only some have a zone")
+    nanoseconds: IntArray = pd.DatetimeIndex(times).as_unit("ns").asi8
+    return nanoseconds
+
+
+def csv_cells(line: Line) -> list[str]:
+    """The values of one line; quotes as in CSV, but within it.
 
     Raises
     ------
     SpecError
-        Naming the first line whose value is not of that kind. Spaces around a value are allowed.
-    """
-    clean = texts if kind.holds_all(texts) else list(map(str.strip, texts))
-    if clean is texts or kind.holds_all(clean):
-        try:
-            return kind.convert(clean)
-        except ValueError:
-            pass
-    return kind.convert([_one(lines, i, name, text, kind) for i, text in enumerate(texts)])
-
-
-def _one(lines: Lines, index: int, name: str, text: str, kind: ColumnKind) -> str:
-    value = text.strip()
-    if kind.one.fullmatch(value):
-        try:
-            kind.convert([value])
-            return value
-        except ValueError:
-            pass
-    raise lines.error(index, f"{name} {shown(text)}", kind.allowed)
-
-
-def csv_header(lines: Lines) -> list[str]:
-    """The names in the first line. Raises ``SpecError`` where its quotes do not close."""
-    return [name.strip() for name in _row(lines, 0)]
-
-
-def csv_rows(lines: Lines, n_columns: int) -> list[list[str]]:
-    """Each line split into its ``n_columns`` values; quotes as in CSV, but within one line.
-
-    Raises
-    ------
-    SpecError
-        Naming the first line with another number of values, or with an open quote.
+        If a quote is left open.
     """
     try:
-        rows = list(csv.reader(lines.texts, strict=True, skipinitialspace=True))
-    except csv.Error:
-        rows = []
-    if len(rows) == len(lines.texts) and set(map(len, rows)) <= {n_columns}:
-        return rows
-    rows = [_row(lines, i) for i in range(len(lines.texts))]
-    for i, row in enumerate(rows):
-        if len(row) != n_columns:
-            allowed = f"has {len(row)} values: the header names {n_columns}; mend or remove it"
-            raise lines.error(i, shown(lines.texts[i]), allowed)
-    return rows
-
-
-def _row(lines: Lines, index: int) -> list[str]:
-    text = lines.texts[index]
-    try:
-        return next(csv.reader([text], strict=True, skipinitialspace=True))
+        return next(csv.reader([line.text], strict=True, skipinitialspace=True))
     except csv.Error as error:
         allowed = f"not one line of CSV ({error}); a quoted value must end on its own line"
-        raise lines.error(index, shown(text), allowed) from None
+        raise line.error(shown(line.text), allowed) from None
+
+
+def _without(first: Line, blocks: Iterator[Block]) -> Iterator[Block]:
+    """Blocks that begin with a header, without it."""
+    block = next(blocks)
+    rest = block.since(first.number + 1)
+    return chain([rest] if rest.raw else [], blocks)
+
+
+def _header(line: Line) -> list[str]:
+    return [name.strip() for name in csv_cells(line)]
+
+
+def _refuse_absurd_sum(line: Line, tokens: int) -> None:
+    if tokens > MAX_TOKENS:
+        allowed = f"prompt and output together must be at most {MAX_TOKENS:,} tokens; mend the line"
+        raise line.error(str(tokens), allowed)
 
 
 MAX_SEQUENCES = 10**7  # made from percentiles
@@ -359,57 +442,46 @@ def read_lengths(path: Path, column: str | None = None) -> Population:
     """
     import numpy as np
 
-    blocks = line_blocks(path)
-    first = next(blocks)
-    names = _header(first)
+    first, blocks = first_line(path)
+    names = _column_names(first)
     if names is None:
         if column is not None:
             raise first.error(
-                0, shown(first.texts[0]), f"no header, so no column {shown(column)}; leave it out"
+                shown(first.text), f"no header, so no column {shown(column)}; leave it out"
             )
-        parts = [read_column(b, "length", b.texts, TOKENS) for b in chain([first], blocks)]
+        columns = Columns(names=["length"], wanted={"length": TOKENS}, is_csv=False)
     else:
-        index = _column_index(first, names, column)
-        parts = [
-            _csv_tokens(block, names, index)
-            for block in chain([first.after_first()], blocks)
-            if block.texts
-        ]
-    if not parts:
+        columns = Columns(names=names, wanted={_chosen(first, names, column): TOKENS})
+        blocks = _without(first, blocks)
+    (prompt,) = columns.read(path, blocks)
+    if not prompt.size:
         raise SpecError(f"{path}: holds only a header; at least one line of data is needed")
-    prompt = np.concatenate(parts)
     return sequences_that_hold_tokens(path, prompt, np.zeros_like(prompt), ())
 
 
-def _header(first: Lines) -> list[str] | None:
-    """Column names in the first line, or None where it is a length already."""
-    names = csv_header(first)
+def _column_names(first: Line) -> list[str] | None:
+    """What the first line names, or None where it is a length already."""
+    names = _header(first)
     if any(_VALUE.fullmatch(name) for name in names):
         if len(names) == 1:
             return None
         allowed = "several values on a line need a header that names them; add one"
-        raise first.error(0, shown(first.texts[0]), allowed)
+        raise first.error(shown(first.text), allowed)
     return names
 
 
-def _column_index(first: Lines, names: Sequence[str], column: str | None) -> int:
+def _chosen(first: Line, names: Sequence[str], column: str | None) -> str:
     found = ", ".join(name or "(no name)" for name in names)
     if column is None and len(names) == 1:
-        return 0
+        return names[0]
     if column is None:
         allowed = f"has {len(names)} columns; name the one that holds lengths: {found}"
-        raise first.error(0, shown(first.texts[0]), allowed)
+        raise first.error(shown(first.text), allowed)
     if names.count(column) != 1:
         times = "no" if column not in names else "more than one"
         allowed = f"{times} column of that name; found: {found}{did_you_mean(column, names)}"
-        raise first.error(0, f"column {shown(column)}", allowed)
-    return names.index(column)
-
-
-def _csv_tokens(block: Lines, names: Sequence[str], index: int) -> IntArray:
-    texts = list(map(itemgetter(index), csv_rows(block, len(names))))
-    tokens: IntArray = read_column(block, names[index], texts, TOKENS)
-    return tokens
+        raise first.error(f"column {shown(column)}", allowed)
+    return column
 
 
 def sequences_that_hold_tokens(
@@ -613,18 +685,17 @@ def read_trace(path: Path) -> Population:
     ...     read_trace(path).lengths.tolist()
     [8]
     """
-    blocks = line_blocks(path)
-    first = next(blocks)
-    if first.texts[0].lstrip().startswith("{"):
+    first, blocks = first_line(path)
+    if first.text.lstrip().startswith("{"):
         remarks = (
             "read as Mooncake; prefixes that requests share (hash_ids) are counted for each",
         )
-        return _population(path, map(_mooncake_block, chain([first], blocks)), remarks)
-    names = csv_header(first)
+        return _population(path, _mooncake_columns(blocks), remarks)
+    names = _header(first)
     trace = _recognised(first, names)
-    rows = (block for block in chain([first.after_first()], blocks) if block.texts)
-    requests = (_csv_block(block, trace, names) for block in rows)
-    population = _population(path, requests, (f"read as {trace.name}",))
+    wanted = {trace.prompt: TOKENS, trace.output: TOKENS, trace.arrival: trace.arrival_kind}
+    columns = Columns(names=names, wanted=wanted).read(path, _without(first, blocks))
+    population = _population(path, columns, (f"read as {trace.name}",))
     n_failed = int((population.output_tokens == 0).sum()) if trace.no_output_is_failure else 0
     if not n_failed:
         return population
@@ -632,13 +703,13 @@ def read_trace(path: Path) -> Population:
     return replace(population, remarks=(*population.remarks, failed))
 
 
-def _population(path: Path, blocks: Iterable[Requests], remarks: tuple[str, ...]) -> Population:
+def _population(path: Path, columns: Sequence[Any], remarks: tuple[str, ...]) -> Population:
+    """Requests in order of arrival, from prompts, outputs and arrival times."""
     import numpy as np
 
-    parts = list(blocks)
-    if not parts:
+    prompt, output, arrival = columns
+    if not prompt.size:
         raise SpecError(f"{path}: holds only a header; at least one request is needed")
-    arrival, prompt, output = (np.concatenate(column) for column in zip(*parts, strict=True))
     if (arrival[1:] < arrival[:-1]).any():
         order = np.argsort(arrival, kind="stable")
         prompt, output = prompt[order], output[order]
@@ -646,7 +717,7 @@ def _population(path: Path, blocks: Iterable[Requests], remarks: tuple[str, ...]
     return sequences_that_hold_tokens(path, prompt, output, remarks)
 
 
-def _recognised(first: Lines, names: Sequence[str]) -> CsvTrace:
+def _recognised(first: Line, names: Sequence[str]) -> CsvTrace:
     """The format whose columns these are. Raises ``SpecError`` that names the nearest."""
     for trace in CSV_TRACES:
         known = {*trace.columns, *trace.sometimes}
@@ -661,42 +732,36 @@ def _recognised(first: Lines, names: Sequence[str]) -> CsvTrace:
         hint = f"; nearest is {nearest.name}, but this {what}"
     formats = "; ".join(f"{trace.name} ({','.join(trace.columns)})" for trace in CSV_TRACES)
     raise first.error(
-        0,
-        f"header {shown(first.texts[0])}",
+        f"header {shown(first.text)}",
         f"not a known trace{hint.rstrip('?')}; known: {formats}; Mooncake (JSON lines with "
         f"{','.join(_MOONCAKE_KEYS)}); for one column of lengths, name that column",
     )
 
 
-def _csv_block(lines: Lines, trace: CsvTrace, names: Sequence[str]) -> Requests:
-    rows = csv_rows(lines, len(names))
-
-    def column(name: str, kind: ColumnKind) -> Any:
-        return read_column(lines, name, list(map(itemgetter(names.index(name)), rows)), kind)
-
-    prompt, output = column(trace.prompt, TOKENS), column(trace.output, TOKENS)
-    _refuse_absurd_sums(lines, prompt, output)
-    return column(trace.arrival, trace.arrival_kind), prompt, output
-
-
-def _mooncake_block(lines: Lines) -> Requests:
+def _mooncake_columns(blocks: Iterable[Block]) -> list[Any]:
     import numpy as np
 
+    keys = (("input_length", np.int64), ("output_length", np.int64), ("timestamp", np.float64))
+    parts = []
+    for block in blocks:
+        requests = _mooncake_requests(list(block.lines()))
+        parts.append([np.fromiter(map(itemgetter(key), requests), dtype) for key, dtype in keys])
+    return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+def _mooncake_requests(lines: Sequence[Line]) -> list[Any]:
     validate = _mooncake_validator()
-    joined = "\n".join(lines.texts)
+    joined = "\n".join([line.text for line in lines])
     try:
-        requests = [validate(text, strict=True) for text in lines.texts]
-        is_clean = all(joined.count(f'"{key}"') == len(requests) for key in _MOONCAKE_KEYS)
+        requests = [validate(line.text, strict=True) for line in lines]
+        is_clean = all(joined.count(f'"{key}"') == len(lines) for key in _MOONCAKE_KEYS)
     except ValidationError:
         is_clean = False
     if not is_clean:
-        requests = [_mooncake_request(lines, i) for i in range(len(lines.texts))]
-    count = len(requests)
-    arrival = np.fromiter(map(itemgetter("timestamp"), requests), np.float64, count)
-    prompt = np.fromiter(map(itemgetter("input_length"), requests), np.int64, count)
-    output = np.fromiter(map(itemgetter("output_length"), requests), np.int64, count)
-    _refuse_absurd_sums(lines, prompt, output)
-    return arrival, prompt, output
+        requests = [_mooncake_request(line) for line in lines]
+    for line, request in zip(lines, requests, strict=True):
+        _refuse_absurd_sum(line, request["input_length"] + request["output_length"])
+    return requests
 
 
 @cache
@@ -704,8 +769,8 @@ def _mooncake_validator() -> Any:
     return TypeAdapter(MooncakeRequest).validator.validate_json
 
 
-def _mooncake_request(lines: Lines, index: int) -> Any:
-    text = lines.texts[index]
+def _mooncake_request(line: Line) -> Any:
+    text = line.text
     try:
         request = _mooncake_validator()(text, strict=True)
     except ValidationError as error:
@@ -715,19 +780,11 @@ def _mooncake_request(lines: Lines, index: int) -> Any:
         problem = f"{key}: {message}" if key else message
         allowed = f"{problem}; a Mooncake line is one JSON object with {', '.join(_MOONCAKE_KEYS)}"
         value = shown(text if first["type"] in ("missing", "json_invalid") else first["input"])
-        raise lines.error(index, value, allowed) from None
+        raise line.error(value, allowed) from None
     # Numbers stay text: a value that is not read may have more digits than Python converts.
     pairs = json.loads(text, object_pairs_hook=list, parse_int=str, parse_float=str)
     keys = [key for key, _ in pairs]
     for key in _MOONCAKE_KEYS:
         if keys.count(key) > 1:
-            raise lines.error(index, f"key {key!r}", "appears twice; remove one")
+            raise line.error(f"key {key!r}", "appears twice; remove one")
     return request
-
-
-def _refuse_absurd_sums(lines: Lines, prompt: IntArray, output: IntArray) -> None:
-    lengths = prompt + output
-    if int(lengths.max()) > MAX_TOKENS:
-        index = int(lengths.argmax())
-        allowed = f"prompt and output together must be at most {MAX_TOKENS:,} tokens; mend the line"
-        raise lines.error(index, str(int(lengths[index])), allowed)

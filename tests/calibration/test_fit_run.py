@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,13 @@ from typer.testing import CliRunner, Result
 from lrkv_plan import load_hardware
 from lrkv_plan.calibration.fit_result import FitResult
 from lrkv_plan.calibration.fit_run import fit_run
-from lrkv_plan.calibration.run import RunInfo, largest_share, read_run_info, write_run_info
+from lrkv_plan.calibration.run import (
+    RunInfo,
+    largest_share,
+    read_run_info,
+    write_run_info,
+    yardsticks,
+)
 from lrkv_plan.calibration.samples import measured_points, noise, quantile
 from lrkv_plan.cli.app import app
 from lrkv_plan.errors import CalibrationError
@@ -227,6 +234,42 @@ def test_a_bad_run_file_is_one_line(tmp_path: Path, text: str, message: str) -> 
     assert done.exit_code == 5, done.output
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+WRONG = (None, True, -1, "x", [], {}, [[]], {"fp32": None}, {"fp32": "x"}, {"": 1e9})
+
+
+def test_a_damaged_run_file_is_refused_or_gone_on_with(tmp_path: Path) -> None:
+    write_run_info(tmp_path, INFO)
+    text = (tmp_path / "run.json").read_text()
+    known = json.loads(text)
+    damaged = [text[:end] for end in range(len(text))]
+    damaged += [json.dumps({**known, key: value}) for key in known for value in WRONG]
+    damaged += [json.dumps({k: v for k, v in known.items() if k != key}) for key in known]
+    once = {"stream_bytes_per_s": 1e10, "peak_flops_per_s": {"fp32": 1e11, "bf16": 1e11}}
+    refused = []
+    for each in damaged:
+        (tmp_path / "run.json").write_text(each)
+        try:
+            info = read_run_info(tmp_path)
+        except CalibrationError as error:
+            refused.append(str(error))
+        else:
+            assert yardsticks([once, once], info)["stream_bytes_per_s"] > 0
+    assert len(refused) > len(text)
+    assert all(line.startswith(f"{tmp_path / 'run.json'}: ") for line in refused)
+    assert not any("\n" in line for line in refused)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_in_place_of_a_run_file_is_not_waited_for(tmp_path: Path) -> None:
+    folder = quiet(tmp_path / "run")
+    (folder / "run.json").unlink()
+    os.mkfifo(folder / "run.json")
+    done = called("calibrate", "fit", folder)
+    assert (done.exit_code, done.stderr) == (
+        5, f"error: {folder / 'run.json'}: cannot be read: is a named pipe; a file is needed\n",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty.csv", "other.csv"])

@@ -41,9 +41,9 @@ def test_lines_may_end_in_any_way(tmp_path: Path, end: str) -> None:
 def test_a_pipe_and_a_device_are_refused_and_not_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "f.csv"
     os.mkfifo(pipe)
-    for path, what in ((pipe, "a pipe"), (Path("/dev/zero"), "a device")):
+    for path, what in ((pipe, "a named pipe"), (Path("/dev/zero"), "a device")):
         for read in (read_rows, holds_decode_samples):
-            with pytest.raises(CalibrationError, match=f"is {what}; a regular file"):
+            with pytest.raises(CalibrationError, match=f"is {what}; a file is needed"):
                 read(path)  # type: ignore[operator]
 
 
@@ -54,7 +54,7 @@ def test_what_is_too_large_unpacked_is_refused(
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"1" * (2**20 + 1)))
     assert path.stat().st_size < 2**12
-    with pytest.raises(CalibrationError, match=r"larger than 1 MiB \(unpacked\)"):
+    with pytest.raises(CalibrationError, match=r"larger than 1 MiB, .*\(once unpacked\)"):
         read_rows(path)
     plain = tmp_path / "t.csv"
     plain.write_bytes(b"1" * (2**20 + 1))

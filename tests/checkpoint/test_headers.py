@@ -121,6 +121,9 @@ def test_trailing_bytes_are_refused(tmp_path: Path) -> None:
     "entry",
     [
         {"dtype": "F16", "shape": [100], "data_offsets": [0, 20]},  # shape larger than its bytes
+        {"dtype": "F16", "shape": [10], "data_offsets": [[0], [20]]},
+        {"dtype": "F16", "shape": [10], "data_offsets": [0, "20"]},
+        {"dtype": "F16", "shape": [10], "data_offsets": [None, {}]},
         {"dtype": "F16", "shape": [10], "data_offsets": [0, 2000]},  # bytes beyond the file
         {"dtype": "F99", "shape": [10], "data_offsets": [0, 20]},
         {"dtype": "F16", "shape": [2**62, 8], "data_offsets": [0, 20]},

@@ -197,12 +197,16 @@ def test_results_without_samples_are_not_overwritten(tmp_path: Path) -> None:
 def test_results_that_find_no_room_cost_no_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lrkv_plan.calibration import whole_folder
+    from lrkv_plan import files
 
-    def full(*_args: object) -> Path:
+    written = files._beside
+
+    def full(target: Path, data: bytes) -> Path:
+        if target.name == "run.json":
+            return written(target, data)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(whole_folder, "_written", full)
+    monkeypatch.setattr(files, "_beside", full)
     done = called("--output", str(tmp_path / "run"))
     assert done.exit_code == 2
     assert "No space left on device; the 28 samples there are kept" in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,15 @@ def test_what_a_path_leads_to_is_told(tmp_path: Path) -> None:
             load_model(str(tmp_path / name))
     with pytest.raises(SpecError, match="no such user"):
         load_model("~nosuchuser/x.json")
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a/\ud800.yaml"])
+@pytest.mark.parametrize("load", [load_model, load_hardware])
+def test_half_a_surrogate_pair_is_one_line(load: Callable[[str], object], name: str) -> None:
+    with pytest.raises(SpecError, match="is not a path") as caught:
+        load(name)
+    str(caught.value).encode()
+    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_of_specs_is_searched_within_bounds(tmp_path: Path) -> None:

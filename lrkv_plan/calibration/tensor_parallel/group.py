@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 120.0
 STARTED_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-COMMAND = "torchrun --nproc-per-node 2 -m lrkv_plan.calibration.tensor_parallel --output DIR"
+COMMAND = "torchrun --nproc-per-node 2 -m lrkv_plan calibrate tensor-parallel --output DIR"
 
 Result = TypeVar("Result")
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
-import json
 import math
 import os
 import statistics
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,8 +30,8 @@ from lrkv_plan.calibration.machine import (
 from lrkv_plan.calibration.profile import profile_of_device
 from lrkv_plan.calibration.run import RUN_FILE, SAMPLES_FILE, RunInfo, write_run_info, yardsticks
 from lrkv_plan.calibration.table_fit import AllReduceFit, AllReduceSamples, fit_allreduce
-from lrkv_plan.calibration.tensor_parallel.arguments import Options
 from lrkv_plan.calibration.tensor_parallel.group import Group, Repeats, time_together
+from lrkv_plan.calibration.tensor_parallel.options import Options
 from lrkv_plan.calibration.tensor_parallel.sharded import (
     TOLERANCE,
     Case,
@@ -46,10 +43,9 @@ from lrkv_plan.calibration.tensor_parallel.sharded import (
     shares_of,
 )
 from lrkv_plan.calibration.torch_gate import TORCH_DTYPES, require_torch, torch_dtype
-from lrkv_plan.calibration.whole_folder import made, write_together
 from lrkv_plan.documents import read_yaml
 from lrkv_plan.errors import CalibrationError, UsageError
-from lrkv_plan.files import write_whole
+from lrkv_plan.files import made, refuse_existing, write_together, write_whole
 from lrkv_plan.latency.all_reduce import AllReduceModel, allreduce_time
 from lrkv_plan.loader import find_hardware, load_all_hardware
 from lrkv_plan.memory.cache import bytes_per_token
@@ -217,7 +213,7 @@ def as_csv(points: Sequence[AllReducePoint], *, gpu: str, backend: str, version:
 
 
 MAX_MEDIAN_ERROR = 0.25  # of sizes left out; a worse fit is not written into a profile
-COMMENT = "measured by lrkv_plan.calibration.tensor_parallel; see specs/kernels.py"
+COMMENT = "measured by lrkv-plan calibrate tensor-parallel; see specs/hardware.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,18 +352,6 @@ class Found:
     load_before: float | None
 
 
-def progress_of(options: Options, index: int) -> Progress:
-    """Lines on worker 0's stderr, where that is a terminal and nobody asked for quiet."""
-    if index or options.quiet or not sys.stderr.isatty():
-        return lambda _: None
-    begun = time.monotonic()
-
-    def say(text: str) -> None:
-        sys.stderr.write(f"{time.monotonic() - begun:6.1f} s  {text}\n")
-
-    return say
-
-
 def cases_of(options: Options, kind: str) -> list[Case]:
     """One case per design and context."""
     return [
@@ -472,7 +456,6 @@ def link_of(group: Group, options: Options, progress: Progress) -> Link:
     return Link(bytes_per_s=rate, name=name, is_measured=True)
 
 
-SCHEMA_VERSION = 1
 NOISY_SPREAD = 1.0  # in half of the sizes the median was twice the minimum, or more
 
 
@@ -488,6 +471,7 @@ class Report:
     link: Link
     model: AllReduceModel
     refused: str | None  # why no profile was written
+    profile: Mapping[str, str]  # its text by the file's name; nothing where there is none
     remarks: Sequence[str]
 
     @property
@@ -557,109 +541,12 @@ def message_row(point: AllReducePoint, model: AllReduceModel) -> dict[str, Any]:
     }
 
 
-def to_json(report: Report) -> str:
-    """One object: inputs, rows (policies), allreduce (sizes), fit, remarks."""
-    median, p90 = errors_of(report.fit)
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "inputs": report.inputs,
-        "rows": [policy_row(r, report.model) for r in report.results],
-        "allreduce": [message_row(p, report.model) for p in report.points],
-        "fit": {
-            "dtype": report.fit_dtype,
-            **report.fit.constants,
-            "identified": list(report.fit.identified),
-            "link_bytes_per_s": report.link.bytes_per_s,
-            "link": report.link.name,
-            "link_is_measured": report.link.is_measured,
-            "held_out_median_error": median,
-            "held_out_p90_error": p90,
-            "refused": report.refused,
-        },
-        "failures": report.failures,
-        "remarks": list(report.remarks),
-    }
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def to_markdown(report: Report) -> str:
-    """Policies, all-reduce sizes, the fit, and what to know about them."""
-    first = [policy_row(r, report.model) for r in report.results]
-    sizes = [message_row(p, report.model) for p in report.points]
-    median, p90 = errors_of(report.fit)
-    known = report.fit.identified
-    constants = ", ".join(
-        f"{name} {value:.4g}{'' if name in known else ' (not identified: held at the prior)'}"
-        for name, value in report.fit.constants.items()
-    )
-    lines = [
-        f"# Tensor parallelism among {report.inputs['n_workers']} workers", "",
-        *(f"- {name}: {value}" for name, value in report.inputs.items()), "",
-        "## Placement policies", "",
-        *_table(POLICY_COLUMNS, first), "",
-        *(f"- FAILED: {line}" for line in report.failures),
-        "## All-reduce", "",
-        *_table(SIZE_COLUMNS, sizes), "",
-        f"Fit on {report.fit_dtype}: {constants}; link {report.link.bytes_per_s / 1e9:.3f} GB/s "
-        f"per direction ({report.link.name}). Sizes left out: error {median:.1%} in the median, "
-        f"{p90:.1%} at p90.", "",
-        *([f"Refused: {report.refused}", ""] if report.refused else []),
-        *(f"- {remark}" for remark in report.remarks),
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
-
-
-def _us(value: float) -> str:
-    return f"{value * 1e6:,.1f}"
-
-
-def _count(value: Any) -> str:
-    """A count, or the counts of all GPUs: one if they are equal."""
-    if value is None:
-        return "-"
-    counts = sorted(set(value)) if isinstance(value, list) else [value]
-    return " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
-
-
-POLICY_COLUMNS = (
-    ("attention", "design", str),
-    ("context_tokens", "tokens", _count),
-    ("policy", "policy", str),
-    ("cache_bytes_per_gpu_predicted", "cache per GPU, predicted [B]", _count),
-    ("cache_bytes_per_gpu_allocated", "allocated [B]", _count),
-    ("link_bytes_per_gpu_predicted", "fetched per GPU and step, predicted [B]", _count),
-    ("link_bytes_per_gpu_moved", "moved [B]", _count),
-    ("merge_bytes_per_gpu_moved", "queries and partial results [B]", _count),
-    ("loopback_bytes_of_all", "seen on loopback, all GPUs [B]", _count),
-    ("max_error", "largest error", lambda v: "not finite" if v is None else f"{v:.1e}"),
-    ("attention_s", "attention [us]", _us),
-    ("whole_step_s", "with projection and all-reduce [us]", _us),
-    ("allreduce_predicted_s", "of which all-reduce by the fit [us]", _us),
-)
-SIZE_COLUMNS = (
-    ("dtype", "format", str),
-    ("message_bytes", "message [B]", _count),
-    ("least_s", "minimum [us]", _us),
-    ("median_s", "median [us]", _us),
-    ("predicted_s", "by the fit [us]", _us),
-    ("error", "predicted / measured - 1", lambda v: f"{v:+.1%}"),
-)
-
-
-def _table(columns: Any, rows: Sequence[dict[str, Any]]) -> list[str]:
-    return [
-        "| " + " | ".join(title for _, title, _ in columns) + " |",
-        "| " + " | ".join("---" if text is str else "---:" for *_, text in columns) + " |",
-        *("| " + " | ".join(text(row[key]) for key, _, text in columns) + " |" for row in rows),
-    ]
-
-
 REPORT_FILES = ("tensor-parallel.md", "tensor-parallel.json")
 MESSAGES_FILE = "allreduce.csv"
 
 
 def check_output(options: Options, device: torch.device) -> None:
-    """Make the folder; refuse to overwrite an earlier report.
+    """Make the folder, and refuse to overwrite an earlier report.
 
     Raises
     ------
@@ -672,48 +559,48 @@ def check_output(options: Options, device: torch.device) -> None:
     names = [*REPORT_FILES, MESSAGES_FILE]
     if base := base_profile(options.gpu, device):
         names.append(calibrated_name(base[1]))
-    folder = options.output
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        there = [name for name in names if (folder / name).exists()]
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"{folder}: cannot be made: {reason}") from None
-    if there and not options.force:
-        raise UsageError(
-            f"{folder} holds {', '.join(there)}; --force overwrites, or choose another --output"
-        )
+    with made(options.output):
+        if not options.force:
+            refuse_existing(options.output, names)
 
 
-def write(group: Group, found: Found, options: Options) -> Report:
-    """Fit, then add the samples and write all other files together; worker 0 alone does it.
+def report_of(group: Group, found: Found, options: Options) -> Report:
+    """The fit, and what was measured beside what it predicts.
 
     Raises
     ------
-    CalibrationError, UsageError
-        If nothing can be fitted, or the folder cannot be written.
+    CalibrationError
+        If nothing can be fitted.
     """
-    folder = options.output
     fit = fit_points(found.points, found.dtype, found.link.bytes_per_s)
     report = Report(
         inputs=_inputs(group, found, options), results=found.results, points=found.points, fit=fit,
         fit_dtype=found.dtype, link=found.link, model=model_of(fit, group.n_workers, found.link),
-        refused=None, remarks=(noise(found.points), *_remarks(group, options)),
+        refused=None, profile={}, remarks=(noise(found.points), *_remarks(group, options)),
     )  # fmt: skip
-    version = torch.__version__
+    try:
+        return replace(report, profile=_profile(group, found, options, report))
+    except CalibrationError as error:
+        return replace(report, refused=str(error))
+
+
+def write(
+    group: Group, found: Found, options: Options, contents: Mapping[str, str | bytes]
+) -> list[Path]:
+    """Add the samples, and write the messages and other ``contents`` by name together.
+
+    Raises
+    ------
+    CalibrationError, UsageError
+        If the folder cannot be written.
+    """
+    folder, version = options.output, torch.__version__
     table = as_csv(found.points, gpu=found.device_name, backend=group.backend, version=version)
-    contents: dict[str, str | bytes] = {MESSAGES_FILE: table}
     with made(folder), alone(folder):
         append_samples(folder / SAMPLES_FILE, [r.sample for r in found.results if r.sample])
         if not (folder / RUN_FILE).exists():
             write_run_info(folder, _run_info(group, found, options))
-        try:
-            contents |= _profile(group, found, options, report)
-        except CalibrationError as error:
-            report = replace(report, refused=str(error))
-        contents |= dict(zip(REPORT_FILES, (to_markdown(report), to_json(report)), strict=True))
-        write_together(folder, contents, force=options.force)
-    return report
+        return write_together(folder, {MESSAGES_FILE: table, **contents}, force=options.force)
 
 
 def _profile(group: Group, found: Found, options: Options, report: Report) -> dict[str, str]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.calibration.whole_folder import write_together
-from lrkv_plan.errors import CalibrationError, UsageError
+from lrkv_plan.errors import CalibrationError
+from lrkv_plan.files import refuse_existing, write_together
 from lrkv_plan.notes import Note
 from lrkv_plan.report.series.calibration import predicted_vs_measured
 from lrkv_plan.report.tables import Column, Table, as_row, count, to_csv, to_markdown
@@ -569,9 +569,8 @@ def write_result(
     from lrkv_plan.report.plots import picture
 
     *reports, profile = written_files(result, folder)
-    existing = [path.name for path in (*reports, profile) if path.exists()]
-    if existing and not (force or overwrite):
-        raise UsageError(f"{folder}: {', '.join(existing)} exist; --force overwrites them")
+    if not (force or overwrite):
+        refuse_existing(folder, [path.name for path in (*reports, profile)])
     fits = result.fits if force else result.accepted
     figure = predicted_vs_measured(result)
     contents: dict[str, str | bytes] = {

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from lrkv_plan.calibration.run import read_run_info
 from lrkv_plan.calibration.samples import read_samples
-from lrkv_plan.calibration.tensor_parallel import __main__ as entry
-from lrkv_plan.calibration.tensor_parallel.arguments import DESIGNS, parse
 from lrkv_plan.calibration.tensor_parallel.group import place_from
-from lrkv_plan.calibration.tensor_parallel.measure import check_output
+from lrkv_plan.calibration.tensor_parallel.options import DESIGNS, Options
 from lrkv_plan.calibration.tensor_parallel.sharded import append_samples
-from lrkv_plan.errors import PlanError, UsageError
+from lrkv_plan.cli import calibrate_tensor_parallel as command
+from lrkv_plan.cli.app import app
+from lrkv_plan.errors import UsageError
 from lrkv_plan.latency.all_reduce import allreduce_model
 from lrkv_plan.loader import load_hardware
 from tests.calibration.tensor_parallel.starting import run_group
@@ -24,7 +27,8 @@ from tests.calibration.tensor_parallel.starting import run_group
 pytest.importorskip("torch")
 
 
-MODULE = "lrkv_plan.calibration.tensor_parallel"
+COMMAND = ["calibrate", "tensor-parallel"]
+START = ["-m", "lrkv_plan", *COMMAND]
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 SMALL = [
     "--device", "cpu", "--n-heads", "4", "--head-dim", "8", "--context-tokens", "16",
@@ -34,10 +38,31 @@ SMALL = [
 TIMEOUT_S = 300
 
 
+def called(*arguments: str) -> Result:
+    return CliRunner().invoke(app, [*COMMAND, *arguments])
+
+
+@pytest.fixture
+def options_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
+    """What the command would measure, were it started by torchrun."""
+    monkeypatch.setattr(
+        "lrkv_plan.calibration.tensor_parallel.group.place_from", lambda _environment: None
+    )
+    seen: list[Options] = []
+    monkeypatch.setattr(command, "_measured", lambda options, *_: seen.append(options))
+
+    def options(*arguments: str) -> Options:
+        done = called("--output", "x", *arguments)
+        assert done.exit_code == 0, done.output
+        return seen[-1]
+
+    return options
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Path]:
     folder = tmp_path_factory.mktemp("run") / "new"
-    code, text = run_group([*LAUNCH, "-m", MODULE, *SMALL, "--output", str(folder)], TIMEOUT_S)
+    code, text = run_group([*LAUNCH, *START, *SMALL, "--output", str(folder)], TIMEOUT_S)
     return code, text, folder
 
 
@@ -111,43 +136,68 @@ def test_the_markdown_report_has_a_line_for_every_policy_and_size(
         assert any(x.startswith(f"| {row['dtype']} | {row['message_bytes']:,} |") for x in lines)
 
 
-def test_an_earlier_report_is_not_overwritten(run: tuple[int, str, Path]) -> None:
+def test_an_earlier_report_is_not_overwritten(
+    run: tuple[int, str, Path], options_of: Callable[..., Options]
+) -> None:
     import torch
 
-    device, folder = torch.device("cpu"), run[2]
-    with pytest.raises(UsageError, match=r"holds tensor-parallel\.md.*--force"):
-        check_output(parse([*SMALL, "--output", str(folder)]), device)
-    check_output(parse([*SMALL, "--output", str(folder), "--force"]), device)
+    from lrkv_plan.calibration.tensor_parallel.measure import check_output
+
+    options = replace(options_of(*SMALL), output=run[2])
+    with pytest.raises(UsageError, match=r"tensor-parallel\.md.*exist; --force"):
+        check_output(options, torch.device("cpu"))
+    check_output(replace(options, force=True), torch.device("cpu"))
 
 
-def test_without_torchrun_one_line_says_the_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_worker_0_speaks_and_says_one_line(tmp_path: Path) -> None:
+    """A refused device ends two real workers with one line of ours and one exit code."""
+    code, text = run_group(
+        [*LAUNCH, *START, *SMALL, "--device", "cpu", "--output", str(tmp_path)], TIMEOUT_S
+    )
+    assert code != 0
+    assert text.count("--device is given twice") == 1
+    assert text.count("exitcode  : 2") >= 1
+
+
+def test_without_torchrun_one_line_says_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-    assert entry.main(["--output", "somewhere"]) == 2
-    out, error = capsys.readouterr()
-    assert out == ""
-    assert error.count("\n") == 1
-    assert f"torchrun --nproc-per-node 2 -m {MODULE} --output DIR" in error
+    done = called("--output", "somewhere")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "torchrun --nproc-per-node 2 -m lrkv_plan calibrate tensor-parallel --output DIR" in (
+        done.stderr
+    )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--output", "x", "--attention", "lrvk:5"], 3),
+        (["--outptu", "x"], 2),
+        (["--output", "x", "--n-heads"], 2),
+        (["--help"], 0),
+    ],
+)
 def test_other_workers_stay_silent_and_end_with_the_same_code(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(command, "let_first_speak", waited.append)
+    assert called(*arguments).output != ""
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(entry, "let_first_speak", lambda _: None)
-    assert entry.main(["--output", "x", "--attention", "lrvk:5"]) == 3
-    assert capsys.readouterr() == ("", "")
+    done = called(*arguments)
+    assert (done.exit_code, done.stdout, done.stderr) == (code, "", "")
+    assert waited == [code] * (code != 0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        ([], 2, "--output DIR is missing"),
-        (["--outptu", "x"], 2, "did you mean '--output'"),
-        (["--output", "x", "y"], 2, "'y' is no option"),
-        (["--output"], 2, "expected one argument"),
+        ([], 2, "missing option '--output'"),
+        (["--outptu", "x"], 2, "or --output?"),
+        (["--output", "x", "y"], 2, "unexpected extra argument"),
+        (["--output"], 2, "requires an argument"),
         (["--output", "x", "--device", "cud"], 2, "did you mean 'cuda'"),
         (["--output", "x", "--policy", "replicate"], 2, "did you mean 'replicated'"),
         (["--output", "x", "--dtype", "fp23"], 2, "did you mean 'fp32'"),
@@ -160,22 +210,23 @@ def test_other_workers_stay_silent_and_end_with_the_same_code(
     ],
 )
 def test_bad_options_are_one_line(arguments: list[str], code: int, text: str) -> None:
-    with pytest.raises(PlanError) as caught:
-        parse(arguments)
-    assert caught.value.exit_code == code
-    assert text in str(caught.value)
-    assert "\n" not in str(caught.value)
+    done = called(*arguments)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert text in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
 
 
-def test_contexts_are_a_list_without_repetition() -> None:
-    options = parse(["--output", "x", "--context-tokens", "1k,2k,1024"])
-    assert options.context_tokens == (1024, 2048)
-    assert parse(["--output", "x"]).context_tokens == ()  # the device's usual one
+def test_contexts_are_a_list_without_repetition(options_of: Callable[..., Options]) -> None:
+    assert options_of("--context-tokens", "1k,2k,1024").context_tokens == (1024, 2048)
+    assert options_of().context_tokens == ()  # the device's usual one
 
 
-def test_usual_designs_are_those_that_the_heads_can_have() -> None:
-    assert len(parse(["--output", "x"]).designs) == len(DESIGNS)
-    labels = [s.label() for s in parse(["--output", "x", "--n-heads", "6"]).designs]
+def test_usual_designs_are_those_that_the_heads_can_have(
+    options_of: Callable[..., Options],
+) -> None:
+    assert len(options_of().designs) == len(DESIGNS)
+    labels = [spec.label() for spec in options_of("--n-heads", "6").designs]
     assert labels == ["mha", "gqa:2", "mqa", "mla:512+64", "lrkv:54"]  # 8 does not divide 6
 
 

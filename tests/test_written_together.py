@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lrkv_plan.calibration import whole_folder
-from lrkv_plan.calibration.whole_folder import made, write_together
+from lrkv_plan import files
 from lrkv_plan.errors import UsageError
+from lrkv_plan.files import made, write_together
 
 
 def full_from(monkeypatch: pytest.MonkeyPatch, n_files: int) -> None:
@@ -22,7 +22,7 @@ def full_from(monkeypatch: pytest.MonkeyPatch, n_files: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         synced.append(descriptor)
 
-    monkeypatch.setattr(whole_folder.os, "fsync", fsync)
+    monkeypatch.setattr(files.os, "fsync", fsync)
 
 
 @pytest.mark.parametrize("n_files", [0, 1])

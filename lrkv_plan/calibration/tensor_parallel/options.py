@@ -1,0 +1,45 @@
+"""What a tensor-parallel run measures: designs, sizes, placements and where results go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lrkv_plan.attention.spec import AttentionSpec
+
+DESIGNS = ("mha", "gqa:8", "gqa:2", "mqa", "mla:512+64", "lrkv:54", "lrkv:54,groups=8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure. None, or nothing, means the device's usual value."""
+
+    device: str
+    designs: tuple[AttentionSpec, ...]
+    policies: tuple[str, ...]
+    model_dim: int
+    batch_size: int
+    context_tokens: tuple[int, ...]
+    query_tokens: int
+    dtype: str | None
+    path: str | None
+    n_repeats: int
+    largest_bytes: int | None
+    gpu: str | None
+    output: Path
+    force: bool
+    seed: int
+    command: str
+
+
+def usual_designs(n_heads: int) -> tuple[str, ...]:
+    """The designs of ``DESIGNS`` that ``n_heads`` heads can have.
+
+    Examples
+    --------
+    >>> usual_designs(6)
+    ('mha', 'gqa:2', 'mqa', 'mla:512+64', 'lrkv:54')
+    """
+    groups = {text: int(text.rpartition("=")[2].rpartition(":")[2]) for text in DESIGNS
+              if text.startswith("gqa") or "groups" in text}  # fmt: skip
+    return tuple(text for text in DESIGNS if n_heads % groups.get(text, 1) == 0)
