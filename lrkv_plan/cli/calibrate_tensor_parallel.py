@@ -223,9 +223,8 @@ def _known(name: str, option: str, names: Sequence[str] | dict[str, str]) -> str
 
 
 def _contexts(text: str | None) -> tuple[int, ...]:
-    contexts = (
-        () if text is None else tuple(dict.fromkeys(words.token_counts("context_tokens", text)))
-    )
+    found = () if text is None else words.token_counts("context_tokens", text)
+    contexts = tuple(dict.fromkeys(found))
     if len(contexts) > MAX_CONTEXTS:
         raise UsageError(f"--context-tokens: {len(contexts)} are too many; at most {MAX_CONTEXTS}")
     return contexts
