@@ -246,7 +246,7 @@ def measured_peaks(device: torch.device, dtypes: Sequence[str], watch: Stopwatch
     Returns
     -------
     ``stream_bytes_per_s`` and ``peak_flops_per_s``: the best of ``PROBE_SECONDS`` each. Measured
-    once, they say nothing about how well they repeat: ``run_info.yardsticks`` joins several.
+    once, they say nothing about how well they repeat: ``run.yardsticks`` joins several.
 
     Notes
     -----

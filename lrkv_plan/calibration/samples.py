@@ -249,7 +249,7 @@ class DecodeSample:
     """One round of one point. Times are of one call of one layer. [s]
 
     ``n_bytes`` (cached rows and layer weights, each read once), ``flops`` and ``work_units`` are
-    predicted (calculators/attention_work.py); ``allocated_bytes`` is what torch holds for the
+    predicted (latency/work.py); ``allocated_bytes`` is what torch holds for the
     cache, and ``predicted_bytes`` what the calculators say it must be. ``controls_s`` time the same
     memory-bound read before each of ``repeats_s`` (empty where none was made). ``n_copies`` are
     cached heads, ``rank`` and ``latent_dim`` 0 where a design has none; ``page_tokens`` 0 is a

@@ -38,6 +38,7 @@ MAX_FILE_BYTES = 2 * 2**30  # the largest public trace, Azure's 2024 conversatio
 MAX_LINE_BYTES = 2**20
 MAX_LINES = 50_000_000  # that trace has 27 million; an array of them takes 400 MB
 BLOCK_BYTES = 2**20
+FAST_COLUMNS = 100
 FAST_FROM_BYTES = 2**20  # importing pandas takes longer than reading less line by line
 
 _NOT_TEXT = {
@@ -270,7 +271,7 @@ class Columns:
         """
         import numpy as np
 
-        is_large = path.stat().st_size >= FAST_FROM_BYTES
+        is_large = path.stat().st_size >= FAST_FROM_BYTES and len(self.names) <= FAST_COLUMNS
         parts = []
         for block in blocks:
             fast = self.at_once(block) if is_large else None
@@ -308,7 +309,7 @@ class Columns:
     def _strict(self) -> re.Pattern[bytes]:
         cells = [self.wanted[n].pattern if n in self.wanted else _UNREAD for n in self.names]
         no_comment = "" if self.names[0] in self.wanted else "(?!#)"
-        return re.compile((no_comment + ",".join(cells) + "\r?\n").encode())
+        return re.compile(f"^{no_comment}{','.join(cells)}\r?\n".encode(), re.MULTILINE)
 
     def at_once(self, block: Block) -> list[Any] | None:
         """The wanted columns of a block by pandas; None where its lines must be looked at."""
