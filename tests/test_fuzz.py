@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
+import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +79,7 @@ def test_nothing_outside_the_folder_is_named(argument: str, contained: bool) -> 
     [
         ("raise KeyError('x')", "traceback"),
         ("while True: pass", "hang"),
+        ("time.sleep(60)", "hang"),
         ("raise SystemExit(1)", "exit code"),
         ("print('error: x', file=sys.stderr)", "exit code"),
         ("print('a\\n' * 9, file=sys.stderr); raise SystemExit(3)", "long message"),
@@ -90,8 +94,9 @@ def test_each_fault_is_seen(
     code: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
-        exec(code, {"sys": __import__("sys"), "warnings": __import__("warnings")})
+        exec(code, {"sys": sys, "time": time, "warnings": warnings})
 
+    monkeypatch.setattr("benchmarks.fuzzing.running.WAITING_S", 0.3)
     monkeypatch.setattr("benchmarks.fuzzing.running.main", broken)
     one = Input(number=0, kind="options", files={}, arguments=["cache"])
     outcome = run(one, tmp_path / "x", processor_s=0.2 if kind == "hang" else AMPLE_S)

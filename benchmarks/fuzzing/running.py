@@ -16,6 +16,7 @@ import resource
 import shutil
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
@@ -34,7 +35,8 @@ from lrkv_plan.errors import CalibrationError
 PROCESSOR_S = 2.0  # that an input may take
 # Commands that draw pictures, fit and bootstrap: what they take on valid input, with room.
 SLOWER_S = {"report": 40.0, "plot": 6.0, "calibrate": 6.0, "audit": 4.0, "plan": 4.0}
-WAITING_S = 10.0  # for input that never comes
+WAITING_S = 10.0  # for input that never comes, with no more processor time than
+IDLE_S = 0.02
 MORE_MEMORY_BYTES = 3 * 2**30  # that an input may ask for before it gets a MemoryError
 MADE_UP_PEAKS = {"stream_bytes_per_s": 10e9, "peak_flops_per_s": {"fp32": 100e9}}
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -209,20 +211,29 @@ class _Streams:
 
 @contextlib.contextmanager
 def _limited(processor_s: float) -> Iterator[None]:
-    """Raise ``TooSlow`` after so much processor time, or waiting; again where it is swallowed."""
+    """Raise ``TooSlow`` after so much processor time, or waiting; again where it is swallowed.
 
-    def stop(*_: object) -> None:
+    A process that others keep from the processor still gets some of it; one that waits gets none.
+    """
+    used_s = [time.process_time()]
+
+    def spent(*_: object) -> None:
         raise TooSlow
 
-    alarms = ((signal.SIGPROF, signal.ITIMER_PROF, processor_s),
-              (signal.SIGALRM, signal.ITIMER_REAL, max(WAITING_S, 4 * processor_s)))  # fmt: skip
-    before = [(number, signal.signal(number, stop)) for number, _, _ in alarms]
+    def waited(*_: object) -> None:
+        used_s.append(time.process_time())
+        if used_s[-1] - used_s[-2] < IDLE_S:
+            raise TooSlow
+
+    alarms = ((signal.SIGPROF, signal.ITIMER_PROF, spent, processor_s, 1.0),
+              (signal.SIGALRM, signal.ITIMER_REAL, waited, WAITING_S, WAITING_S))  # fmt: skip
+    before = [(number, signal.signal(number, handler)) for number, _, handler, _, _ in alarms]
     try:
-        for _, timer, seconds in alarms:
-            signal.setitimer(timer, seconds, 1.0)
+        for _, timer, _, seconds, again in alarms:
+            signal.setitimer(timer, seconds, again)
         yield
     finally:
-        for _, timer, _ in alarms:
+        for _, timer, *_ in alarms:
             signal.setitimer(timer, 0)
         for number, handler in before:
             signal.signal(number, handler)
