@@ -424,21 +424,24 @@ def _fit_rows() -> tuple[Shape, ...]:
     return known | fitted, known | _null(fitted)
 
 
+_OF_FITS = {"max_error": "held-out median error above which a fit is refused, a share"}
+
+
 def _fit() -> Answer:
     table: Shape = {"file": str, "profile": str, "max_error": float, "refused": str | None}
     verdict = {"verdict": Literal["accepted", "impossible", "poor"]}
     entry = Dumped(spec=KernelConstants, keeps_none=True, plus=verdict)
-    return Answer(inputs=(_fit_inputs(), table), rows=(*_fit_rows(), entry))
+    return Answer(inputs=(_fit_inputs(), table), rows=(*_fit_rows(), entry), says=_OF_FITS)
 
 
 def _calibrate_run() -> Answer:
-    return Answer(inputs=(_fit_inputs(),), rows=_fit_rows())
+    return Answer(inputs=(_fit_inputs(),), rows=_fit_rows(), says=_OF_FITS)
 
 
 def _calibrate_show() -> Answer:
     profile: Shape = {"profile": str, "title": str}
     entry = Dumped(spec=KernelConstants, keeps_none=True)
-    return Answer(inputs=(_fit_inputs(), profile), rows=(*_fit_rows(), entry))
+    return Answer(inputs=(_fit_inputs(), profile), rows=(*_fit_rows(), entry), says=_OF_FITS)
 
 
 _RANK_PICTURE: Shape = {**FOR_MODEL, "align": int, "kv_dtype": str, "tp_size": int, **VARIANT}
