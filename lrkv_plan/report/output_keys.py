@@ -424,21 +424,55 @@ def _fit_rows() -> tuple[Shape, ...]:
     return known | fitted, known | _null(fitted)
 
 
+_OF_FITS = {"max_error": "held-out median error above which a fit is refused, a share"}
+
+
 def _fit() -> Answer:
     table: Shape = {"file": str, "profile": str, "max_error": float, "refused": str | None}
     verdict = {"verdict": Literal["accepted", "impossible", "poor"]}
     entry = Dumped(spec=KernelConstants, keeps_none=True, plus=verdict)
-    return Answer(inputs=(_fit_inputs(), table), rows=(*_fit_rows(), entry))
+    return Answer(inputs=(_fit_inputs(), table), rows=(*_fit_rows(), entry), says=_OF_FITS)
 
 
 def _calibrate_run() -> Answer:
-    return Answer(inputs=(_fit_inputs(),), rows=_fit_rows())
+    return Answer(inputs=(_fit_inputs(),), rows=_fit_rows(), says=_OF_FITS)
 
 
 def _calibrate_show() -> Answer:
     profile: Shape = {"profile": str, "title": str}
     entry = Dumped(spec=KernelConstants, keeps_none=True)
-    return Answer(inputs=(_fit_inputs(), profile), rows=(*_fit_rows(), entry))
+    return Answer(inputs=(_fit_inputs(), profile), rows=(*_fit_rows(), entry), says=_OF_FITS)
+
+
+def _tensor_parallel() -> Answer:
+    inputs: Shape = {
+        "n_workers": int, "backend": str, "device": str, "torch": str, "dtype": str,
+        "model_dim": int, "batch_size": int, "query_tokens": int, "n_repeats": int,
+        "estimator": Literal["median", "minimum"], "load_average": float | None,
+        "load_average_end": float | None, "date": str, "command": str,
+    }  # fmt: skip
+    # By hand: the module of the dataclass imports torch.
+    row: Shape = {
+        "attention": str, "path": str, "context_tokens": int, "policy": Literal[tuple(POLICIES)],
+        "n_workers": int, "cache_bytes_per_gpu_predicted": int,
+        "cache_bytes_per_gpu_allocated": list[int], "scratch_bytes_per_gpu": int,
+        "link_bytes_per_gpu_predicted": int, "link_bytes_per_gpu_moved": list[int],
+        "merge_bytes_per_gpu_moved": int, "loopback_bytes_of_all": int | None,
+        "bytes_agree": bool, "max_error": float | None, "is_exact": bool, "attention_s": float,
+        "attention_median_s": float, "whole_step_s": float, "whole_step_median_s": float,
+        "allreduce_message_bytes": int, "allreduce_predicted_s": float,
+    }  # fmt: skip
+    return Answer(
+        inputs=(inputs,),
+        rows=(row,),
+        says={
+            "backend": "library of the all-reduce",
+            "max_error": "largest error against one GPU; null: not finite",
+            "attention_s": "from fetching to merging. [s]",
+            "whole_step_s": "with output projection and all-reduce. [s]",
+            "loopback_bytes_of_all": "bytes that all workers sent; null: not known",
+        },
+    )
 
 
 _RANK_PICTURE: Shape = {**FOR_MODEL, "align": int, "kv_dtype": str, "tp_size": int, **VARIANT}
@@ -542,6 +576,7 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
     "calibrate fit": _fit,
     "calibrate show": _calibrate_show,
     "calibrate evaluate": _evaluate,
+    "calibrate tensor-parallel": _tensor_parallel,
     "plot cache-vs-rank": _cache_vs_rank,
     "plot rank-sweep": _rank_sweep,
     "plot capacity-vs-context": _capacity_vs_context,

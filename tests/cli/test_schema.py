@@ -85,7 +85,7 @@ CASES: list[tuple[str, list[str]]] = [
     ("crossover", ["llama-2-7b", "--gpu", "h200", *TWO]),
     ("crossover", ["llama-2-7b", "--gpu", "h200", *TWO, "--over", "batch_size"]),
     ("crossover", ["llama-2-7b", "--gpu", "h200", *TWO, "--at-most", "2"]),
-    ("crossover", ["llama-2-7b", "--gpu", "h200", "--attention", "mha", "--attention", "lrkv:RANK",
+    ("crossover", ["llama-2-7b", "--gpu", "h200", "--attention", "mha", "--attention", "lrkv:48",
                    "--over", "rank"]),
     ("roofline", [LLAMA, *ON_H100]),
     ("roofline", [LLAMA, *ON_H100, *SWAPPED, "--units", "bf16,fp32,fp8"]),
@@ -113,7 +113,7 @@ CASES: list[tuple[str, list[str]]] = [
     ("plot crossover-map", ["llama-2-7b", "--gpu", "h200", *TWO, "--over", "batch_size",
                             "--at-most", "16"]),
     ("plot crossover-map", ["llama-2-7b", "--gpu", "h200", "--attention", "mha", "--attention",
-                            "lrkv:RANK", "--at-most", "64"]),
+                            "lrkv:48", "--at-most", "64"]),
     ("plot step-stack", [LLAMA, *ON_H100, *TWO, "--batch-size", "4"]),
 ]  # fmt: skip
 

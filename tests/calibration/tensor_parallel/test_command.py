@@ -23,6 +23,7 @@ from lrkv_plan.errors import UsageError
 from lrkv_plan.latency.all_reduce import allreduce_model
 from lrkv_plan.loader import load_hardware
 from tests.calibration.tensor_parallel.starting import run_group
+from tests.cli.schemas import fault
 
 pytest.importorskip("torch")
 
@@ -79,6 +80,9 @@ def test_every_policy_is_exact_and_holds_what_is_predicted(document: dict[str, A
     policies = ["replicated", "by_token", "gathered"]
     assert [row["policy"] for row in document["rows"]] == ["by_copy", *policies * 2]
     assert document["failures"] == []
+    envelope = {"schema_version": 2, "tool_version": "", "notes": [], "remarks": []}
+    written = {**envelope, "inputs": document["inputs"], "rows": document["rows"]}
+    assert fault("calibrate tensor-parallel", written) is None
     for row in document["rows"]:
         assert row["cache_bytes_per_gpu_allocated"] == [row["cache_bytes_per_gpu_predicted"]] * 2
         assert row["link_bytes_per_gpu_moved"] == [row["link_bytes_per_gpu_predicted"]] * 2
