@@ -67,7 +67,7 @@ SOURCES = {"aiconfigurator-core": "aiconfigurator-core 0.12.0", "InferSim": "Inf
 FP8_REMARK = "phi is above 1: the kernel multiplies in fp8, phi refers to the bf16 peak"
 CACHED_REMARK = "beta is above 1: the benchmark found part of the cache in L2"
 TYPICAL_LINK = {"t0_s": DATASHEET_T0_S, "link_efficiency": DATASHEET_EFFICIENCY}
-COMMENT = "written by scripts/fit_kernels.py; see specs/kernels.py"
+COMMENT = "written by scripts/fit_kernels.py; see lrkv_plan/latency/kernel.py"
 
 
 def fit_group(item: tuple[GroupKey, list[dict[str, str]]]) -> GroupResult | None:

@@ -158,3 +158,13 @@ def test_the_public_names_are_listed() -> None:
 def test_unknown_names_are_errors() -> None:
     with pytest.raises(SpecError, match="did you mean"):
         lrkv_plan.cache("llama-3.1-8")
+
+
+def test_designs_along_the_rank_are_written_with_any_rank_or_the_word() -> None:
+    told = {"gpu": "h200", "over": "rank", "at_most": 64}
+    word, number = (
+        lrkv_plan.crossover(LLAMA, attention=["gqa:8", text], **told)
+        for text in ("lrkv:RANK", "lrkv:48")
+    )
+    assert word.rows == number.rows
+    assert "lrkv:RANK" in word.verdict

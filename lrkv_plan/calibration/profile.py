@@ -167,7 +167,7 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "device"
 
 
-COMMENT = "torch/... entries: written by lrkv-plan calibrate; see specs/kernels.py"
+COMMENT = "torch/... entries: written by lrkv-plan calibrate; see lrkv_plan/latency/kernel.py"
 LICENCE = "own measurement"
 SUFFIX = ".calibrated.yaml"
 CALIBRATED = ", calibrated"

@@ -144,7 +144,7 @@ def _cost(errors: FloatArray) -> float:
     return float(np.abs(errors).mean())
 
 
-COMMENT = "fitted by lrkv-plan calibrate; see specs/kernels.py"
+COMMENT = "fitted by lrkv-plan calibrate; see lrkv_plan/latency/kernel.py"
 MIN_CONFIGURATIONS = 4  # to leave whole ones out of a cell
 _REGIMES = ("cold", "l2_hot")
 

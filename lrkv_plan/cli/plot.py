@@ -35,6 +35,7 @@ from lrkv_plan.cli.options import (
 from lrkv_plan.errors import UsageError
 from lrkv_plan.files import write_whole
 from lrkv_plan.questions.arguments import (
+    along_rank,
     context_of,
     deployment_of,
     low_rank_variant,
@@ -496,9 +497,10 @@ def crossover_map(
         raise UsageError("give two designs (--attention) and LOW,HIGH for --context-tokens")
     spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
     size = words.count("tp_size", tp_size)
+    pair = along_rank(attention) if over.value == "rank" else attention
     columns = map_columns(
         spec,
-        (attention[0], attention[1]),
+        (pair[0], pair[1]),
         hardware,
         over=over.value,
         at_most=words.optional(words.count, "at_most", at_most),
@@ -510,7 +512,7 @@ def crossover_map(
     )
     return series(
         columns,
-        column_labels(spec, attention, over.value),
+        column_labels(spec, pair, over.value),
         over=over.value,
         low=limits[0],
         high=limits[1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -213,6 +214,11 @@ def low_rank_variant(
     variant = parse_attention(",".join(["lrkv:0", *stated]), first_backbone(model))
     assert isinstance(variant, LowRankSpec), "the text names LRKV"
     return variant
+
+
+def along_rank(texts: Sequence[str]) -> list[str]:
+    """Designs of which ranks are tried, ``lrkv:RANK``, as designs at rank 0."""
+    return [re.sub(r"\bRANK\b", "0", text) for text in texts]
 
 
 def refuse_beside_pool(kv_memory: Any, **budget: Any) -> None:

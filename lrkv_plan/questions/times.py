@@ -13,6 +13,7 @@ from lrkv_plan.questions.arguments import (
     Model,
     Number,
     Texts,
+    along_rank,
     context_of,
     load_gpu,
     load_model,
@@ -130,6 +131,8 @@ def crossover(
         refuse({along: varied[along]}, f"is what --over {along} varies; --at-most bounds it")
     if along == "tp_size":
         refuse({"weights": weights}, "are of one size, and --over tp_size varies it; leave it out")
+    if along == "rank":
+        texts = along_rank(texts)
     spec = load_model(model, spec_dir=spec_dir)
     point = _point(spec, context_tokens, batch_size, query_tokens, tp_size)
     weight_bytes = words.optional(words.size, "weights", weights)
