@@ -380,7 +380,7 @@ def _variant(
 ) -> "LowRankSpec":
     return low_rank_variant(
         spec,
-        groups=words.count("groups", groups),
+        n_shared_groups=words.count("groups", groups),
         position=position,
         rope_dim=words.count("rope_dim", rope_dim) if rope_dim else 0,
         key_norm=key_norm,

@@ -188,7 +188,7 @@ def deployment_of(
 def low_rank_variant(
     model: ModelSpec,
     *,
-    groups: int = 1,
+    n_shared_groups: int = 1,
     position: str = "none",
     rope_dim: int = 0,
     key_norm: str = "none",
@@ -205,7 +205,7 @@ def low_rank_variant(
     from lrkv_plan.specs.design import first_backbone
 
     told = {
-        "groups": (groups, 1), "position": (position, "none"), "rope_dim": (rope_dim, 0),
+        "groups": (n_shared_groups, 1), "position": (position, "none"), "rope_dim": (rope_dim, 0),
         "key_norm": (key_norm, "none"),
     }  # fmt: skip
     stated = [f"{name}={value}" for name, (value, default) in told.items() if value != default]

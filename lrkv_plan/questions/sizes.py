@@ -149,7 +149,7 @@ def rank(
         "key_norm": key_norm or "none",
     }
     n_groups = _count("groups", groups, 1)
-    design = low_rank_variant(spec, groups=n_groups, **variant)
+    design = low_rank_variant(spec, n_shared_groups=n_groups, **variant)
     latent_rope = words.optional(words.count, "mla_rope_dim", mla_rope_dim)
     alignment, gpus = _count("align", align, 16), _count("tp_size", tp_size, 1)
     budget = budget if budget is None or isinstance(budget, str) else _plain(budget)

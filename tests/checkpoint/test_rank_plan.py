@@ -21,10 +21,10 @@ from lrkv_plan.checkpoint.rank_plan import (
     rank_plan,
 )
 from lrkv_plan.checkpoint.spectra import FitOptions
-from lrkv_plan.cli.options import low_rank_variant
 from lrkv_plan.errors import PlanError, RequirementError, SpecError, UsageError
 from lrkv_plan.loader import load_model
 from lrkv_plan.memory.cache import bytes_per_token
+from lrkv_plan.questions.arguments import low_rank_variant
 from lrkv_plan.specs.model import model_to_yaml
 from tests.checkpoint.synthetic import llama_folder, planted
 

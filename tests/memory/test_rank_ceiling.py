@@ -9,10 +9,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lrkv_plan.cli.options import low_rank_variant
 from lrkv_plan.errors import PlacementError, RequirementError, SpecError, UsageError
 from lrkv_plan.memory.cache import bytes_per_token
 from lrkv_plan.memory.largest import bytes_per_token_at_ranks, rank_ceiling
+from lrkv_plan.questions.arguments import low_rank_variant
 from lrkv_plan.specs.design import swap_attention
 from lrkv_plan.specs.model import ModelSpec
 from tests.conftest import make_model

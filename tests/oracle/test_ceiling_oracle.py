@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrkv_plan.cli.options import low_rank_variant
 from lrkv_plan.errors import PlacementError, RequirementError
 from lrkv_plan.memory.largest import RankCeiling, bytes_per_token_at_ranks, rank_ceiling
+from lrkv_plan.questions.arguments import low_rank_variant
 from tests.oracle import cache_count, ceiling_search, time_count, weight_count
 from tests.oracle.comparing import agree, spec_of
 from tests.oracle.draws import HEADS, KV_FORMATS, divisors, examples
