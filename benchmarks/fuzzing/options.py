@@ -28,6 +28,7 @@ BASES = {
     "report": "llama-3.1-8b --gpu h200 -o page", "calibrate fit": "run -o fitted",
     "calibrate show": "run", "calibrate evaluate": "s.csv",
     "calibrate run": "-o new --device cpu --budget 15s",
+    "calibrate tensor-parallel": "-o new --device cpu", "schema": "calibrate fit",
     "plot cache-vs-rank": "llama-3.1-8b -f json", "plot rank-sweep": "llama-3.1-8b -f json",
     "plot capacity-vs-context": "llama-3.1-8b --gpu h200 -f json",
     "plot payload-vs-loss": "-f json", "plot roofline": "llama-3.1-8b --gpu h200 -f json",

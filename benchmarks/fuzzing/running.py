@@ -104,6 +104,7 @@ def _measuring() -> dict[str, Any]:
         f"{session}.measured_peaks": lambda *_: MADE_UP_PEAKS,
         f"{session}.stopwatch_of": lambda _: mock.Mock(method="none"),
         f"{session}.prepare_cpu": lambda _: "none",
+        "lrkv_plan.cli.calibrate_tensor_parallel._measured": refused,
         "lrkv_plan.calibration.validate.stopwatch_of": refused,
         "lrkv_plan.calibration.validate.prepare_cpu": lambda _: None,
     }
