@@ -30,11 +30,13 @@ NOT_RUN = {
     "calibrate fit": "the folder of a calibration run",
     "calibrate run": "torch and the time that it is given",
     "calibrate show": "the folder of a calibration run",
+    "calibrate tensor-parallel": "torch, and a process per GPU",
     "inspect": "a folder with safetensors",
     "models import": "a config.json",
     "report": "some seconds, and writes a folder",
     "validate": "torch and a profile that `calibrate run` wrote",
 }
+_NAMES = ("lrkv-plan", "lrkv_plan")
 _MOST_LINES = 45  # of an example's output on a page
 
 
@@ -43,7 +45,8 @@ class Command:
     """A command, such as ``calibrate run``, with the arguments of its example if it has one."""
 
     name: str
-    summary: str
+    example: tuple[str, ...]
+    launcher: str = "lrkv-plan"
     example: tuple[str, ...]
 
     @property
@@ -57,9 +60,11 @@ def commands() -> Iterator[Command]:
 
     def walk(node: Any, path: tuple[str, ...]) -> Iterator[Command]:
         if path:
-            summary, _, example = (node.help or "").partition("Example: lrkv-plan ")
-            words = tuple(shlex.split(" ".join(example.split())))
-            yield Command(" ".join(path), " ".join(summary.split()), words)
+            summary, _, example = (node.help or "").partition("Example: ")
+            words = shlex.split(" ".join(example.split()))
+            start = 1 + next((i for i, word in enumerate(words) if word in _NAMES), -1)
+            launcher, arguments = shlex.join(words[:start]), tuple(words[start:])
+            yield Command(" ".join(path), " ".join(summary.split()), arguments, launcher)
         for name in node.list_commands(None) if hasattr(node, "list_commands") else ():
             yield from walk(node.get_command(None, name), (*path, name))
 
@@ -76,7 +81,12 @@ def command_page(command: Command) -> tuple[str, dict[str, bytes]]:
     lines = [f"# {command.name}", "", command.summary, ""]
     pictures: dict[str, bytes] = {}
     if command.example:
-        lines += ["## Example", "", "```console", f"$ lrkv-plan {shlex.join(command.example)}"]
+        lines += [
+            "## Example",
+            "",
+            "```console",
+            f"$ {command.launcher} {shlex.join(command.example)}",
+        ]
         if command.name in NOT_RUN:
             lines += ["```", "", f"It needs {NOT_RUN[command.name]}.", ""]
         else:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent.parent
 COMMANDS = list(commands())
 # They answer by themselves or hold other commands.
 GROUPS = {"calibrate", "plot", "models", "hardware"}
-MEASURES = {"calibrate run", "validate"}
+MEASURES = {"calibrate run", "calibrate tensor-parallel", "validate"}
 
 
 def materials(command: Command, folder: Path) -> None:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import lrkv_plan
 from lrkv_plan.attention import registry
 from lrkv_plan.calibration import run as run_module
+from lrkv_plan.calibration import session
 from lrkv_plan.calibration.decode import paths
 from lrkv_plan.calibration.decode.step import DecodeStep, build_step
 from lrkv_plan.calibration.design import PlannedPoint
@@ -65,7 +66,9 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         time_s = 1e-4 + n_bytes / 1e10 + step.flops / 1e11
         return TimedCalls(repeats_s=(time_s,) * 2, control_s=(1e-3,) * 2, peak_bytes=0)
 
+    peaks = {"stream_bytes_per_s": 1e10, "peak_flops_per_s": {"fp32": 1e11}}
     monkeypatch.setattr(run_module.Measuring, "_timed", timed)
+    monkeypatch.setattr(session, "measured_peaks", lambda *_arguments: peaks)
 
 
 @pytest.mark.usefixtures("steady_clock")
