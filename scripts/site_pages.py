@@ -45,9 +45,9 @@ class Command:
     """A command, such as ``calibrate run``, with the arguments of its example if it has one."""
 
     name: str
+    summary: str
     example: tuple[str, ...]
     launcher: str = "lrkv-plan"
-    example: tuple[str, ...]
 
     @property
     def page(self) -> str:
