@@ -3,13 +3,15 @@
 
 def main() -> None:
     """Run the command line; Ctrl-C while it is being imported or built is told here."""
+    import os
+
+    # Looking for pydantic's plugins opens the metadata of every installed package.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         from lrkv_plan.cli.app import main as run
 
         run()
     except KeyboardInterrupt:
-        import os
-
         os.write(2, b"error: interrupted\n")
         os._exit(130)
 

@@ -11,14 +11,16 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.documents import read_json, read_yaml
 from lrkv_plan.errors import SpecError, did_you_mean, shown
 from lrkv_plan.files import as_path, names_in
 from lrkv_plan.schema import validate
-from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from lrkv_plan.specs.hardware import HardwareProfile
 
 MODEL_FOLDER = "model_specs"
 HARDWARE_FOLDER = "hardware_profiles"
@@ -84,6 +86,8 @@ def load_gpu(
     SpecError
         If nothing of that name exists, or the file is invalid.
     """
+    from lrkv_plan.specs.hardware import HardwareProfile
+
     if isinstance(argument, HardwareProfile):
         return argument
     if isinstance(argument, Mapping):
@@ -103,6 +107,8 @@ def find_hardware(
     argument: str | Path, *, spec_dir: str | Path | None = None
 ) -> tuple[HardwareProfile, Path]:
     """``load_hardware`` and the file that it was read from."""
+    from lrkv_plan.specs.hardware import HardwareProfile
+
     path = _as_path(argument) or _named(str(argument), HARDWARE_FOLDER, spec_dir)
     if path is not None:
         return validate(HardwareProfile, read_yaml(path), path), path

@@ -13,8 +13,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 from pydantic_core import PydanticCustomError
@@ -25,6 +24,9 @@ from lrkv_plan.attention.layout import AttentionLayout
 from lrkv_plan.attention.spec import AttentionSpec, Backbone
 from lrkv_plan.errors import SpecError, did_you_mean, one_line, shown
 from lrkv_plan.schema import explain
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "lrkv_plan.families"
 _FAMILIES: dict[str, Family] = {}
@@ -104,6 +106,13 @@ def load_plugins() -> None:
             register(family)
 
     each_plugin(ENTRY_POINTS, take)
+
+
+def entry_points(group: str) -> Iterable[EntryPoint]:
+    """Installed entry points of that group; looking opens the metadata of every package."""
+    from importlib import metadata
+
+    return metadata.entry_points(group=group)
 
 
 def each_plugin(group: str, take: Callable[[EntryPoint], None]) -> None:

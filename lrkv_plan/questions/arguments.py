@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError
 from lrkv_plan.loader import load_gpu, load_model
-from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from lrkv_plan.serving.deployment import Checkpoint, Deployment
     from lrkv_plan.serving.load import LatencyTarget
     from lrkv_plan.specs.deployment import EngineName
+    from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.lengths import Population
 
 Model: TypeAlias = "str | Path | Mapping[str, Any] | ModelSpec"
