@@ -168,3 +168,16 @@ def test_designs_along_the_rank_are_written_with_any_rank_or_the_word() -> None:
     )
     assert word.rows == number.rows
     assert "lrkv:RANK" in word.verdict
+
+
+def test_designs_are_texts_or_objects() -> None:
+    backbone = lrkv_plan.load_model("llama-2-7b").layers[0].attention
+    assert backbone is not None
+    spec = lrkv_plan.parse_attention("lrkv:24,groups=2", backbone.backbone())
+    told = {"gpu": H100, "tpot_ms": 50}
+    for attention in (spec, [spec], ["lrkv:24,groups=2"]):
+        answer = lrkv_plan.capacity("llama-2-7b", attention=attention, **told)
+        assert (
+            answer.rows
+            == lrkv_plan.capacity("llama-2-7b", attention="lrkv:24,groups=2", **told).rows
+        )

@@ -14,6 +14,7 @@ from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from lrkv_plan.attention.families.low_rank import LowRankSpec
+    from lrkv_plan.attention.spec import AttentionSpec
     from lrkv_plan.serving.answers import Answer
     from lrkv_plan.serving.deployment import Checkpoint, Deployment
     from lrkv_plan.serving.load import LatencyTarget
@@ -26,6 +27,7 @@ Gpu: TypeAlias = "str | Path | Mapping[str, Any] | HardwareProfile"
 Number: TypeAlias = "int | float | str"
 Numbers: TypeAlias = "int | str | Sequence[int | str]"
 Texts: TypeAlias = "str | Sequence[str]"
+Designs: TypeAlias = "str | AttentionSpec | Sequence[str | AttentionSpec]"
 
 
 def refuse(given: Mapping[str, Any], why: str) -> None:
@@ -216,6 +218,24 @@ def low_rank_variant(
     return variant
 
 
+def design_texts(attention: Designs | None) -> list[str]:
+    """Designs as the text that names them; none where none was given.
+
+    Raises
+    ------
+    ArgumentError
+        If one is neither text nor a spec.
+    """
+    from lrkv_plan.attention.spec import AttentionSpec
+
+    if attention is None:
+        return []
+    several = attention if isinstance(attention, list | tuple) else [attention]
+    return words.texts(
+        "attention", [one.text() if isinstance(one, AttentionSpec) else one for one in several]
+    )
+
+
 def along_rank(texts: Sequence[str]) -> list[str]:
     """Designs of which ranks are tried, ``lrkv:RANK``, as designs at rank 0."""
     return [re.sub(r"\bRANK\b", "0", text) for text in texts]
@@ -308,4 +328,4 @@ def _missed(answer: Answer, what: str, held: int, least: int) -> str:
     )
 
 
-__all__ = ["Gpu", "Model", "Number", "Numbers", "Texts", "load_gpu", "load_model"]
+__all__ = ["Designs", "Gpu", "Model", "Number", "Numbers", "Texts", "load_gpu", "load_model"]

@@ -9,14 +9,15 @@ from typing import Any
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError
 from lrkv_plan.questions.arguments import (
+    Designs,
     Gpu,
     Model,
     Number,
     Numbers,
-    Texts,
     context_of,
     contexts_of,
     deployment_of,
+    design_texts,
     latency_target,
     load_model,
     population_of,
@@ -33,7 +34,7 @@ def plan(
     model: Model,
     *,
     gpu: Gpu,
-    attention: Texts | None = None,
+    attention: Designs | None = None,
     context_tokens: Number | None = None,
     n_gpus: Number | None = None,
     tp_size: Number | None = None,
@@ -89,7 +90,7 @@ def plan(
         batch_size=words.optional(words.count, "batch_size", batch_size),
         target=target,
         is_layout_stated=tp_size is not None,
-        designs=words.texts("attention", attention or []),
+        designs=design_texts(attention),
     )
     return Result(plan_table(spec, plan_inputs(spec, deployment, target, made), made))
 
@@ -98,7 +99,7 @@ def capacity(
     model: Model,
     *,
     gpu: Gpu | None = None,
-    attention: Texts | None = None,
+    attention: Designs | None = None,
     n_gpus: Number | None = None,
     tp_size: Numbers | None = None,
     pp_size: Number | None = None,
@@ -200,7 +201,7 @@ def capacity(
         for size in tp_sizes
         for context in contexts
     ]
-    chosen = designs(spec, words.texts("attention", attention or []))
+    chosen = designs(spec, design_texts(attention))
     refuse_alignment(chosen, align)
     target = (
         latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir) if is_timed else None

@@ -8,14 +8,15 @@ from typing import Any
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError
 from lrkv_plan.questions.arguments import (
+    Designs,
     Gpu,
     Model,
     Number,
     Numbers,
-    Texts,
     context_of,
     default_context,
     deployment_of,
+    design_texts,
     load_model,
     low_rank_variant,
     named,
@@ -28,7 +29,7 @@ from lrkv_plan.questions.result import Result
 def cache(
     model: Model,
     *,
-    attention: Texts | None = None,
+    attention: Designs | None = None,
     context_tokens: Numbers | None = None,
     batch_size: Number | None = None,
     kv_dtype: str | None = None,
@@ -74,7 +75,7 @@ def cache(
         refuse(
             {"encoder_tokens": encoder_tokens}, f"{spec.name} has no cross-attention; leave it out"
         )
-    texts = words.texts("attention", attention or [])
+    texts = design_texts(attention)
     if detail:
         tensors = tensor_rows(spec, texts, contexts=contexts, workload=workload)
         return Result(tensor_table(spec, tensors, workload))
@@ -197,7 +198,7 @@ def rank(
 def params(
     model: Model,
     *,
-    attention: Texts | None = None,
+    attention: Designs | None = None,
     match_params: bool | None = None,
     spec_dir: str | Path | None = None,
 ) -> Result:
@@ -218,14 +219,14 @@ def params(
 
     spec = load_model(model, spec_dir=spec_dir)
     matched = bool(match_params)
-    texts = words.texts("attention", attention or [])
+    texts = design_texts(attention)
     return Result(params_table(spec, params_rows(spec, texts, match_params=matched), matched))
 
 
 def shard(
     model: Model,
     *,
-    attention: Texts | None = None,
+    attention: Designs | None = None,
     tp_size: Numbers | None = None,
     kv_dtype: str | None = None,
     spec_dir: str | Path | None = None,
@@ -249,7 +250,7 @@ def shard(
 
     spec = load_model(model, spec_dir=spec_dir)
     sizes = [1, 2, 4, 8] if tp_size is None else words.counts("tp_size", tp_size)
-    texts, kv_format = words.texts("attention", attention or []), kv_dtype or "bf16"
+    texts, kv_format = design_texts(attention), kv_dtype or "bf16"
     rows = shard_rows(spec, texts, tp_sizes=sizes, kv_dtype=kv_format)
     inputs = {
         "model": model_inputs(spec),

@@ -9,12 +9,14 @@ from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError, did_you_mean, shown
 from lrkv_plan.loader import load_all_hardware
 from lrkv_plan.questions.arguments import (
+    Designs,
     Gpu,
     Model,
     Number,
     Texts,
     along_rank,
     context_of,
+    design_texts,
     load_gpu,
     load_model,
     named,
@@ -29,7 +31,7 @@ def step_time(
     model: Model,
     *,
     gpu: Gpu,
-    attention: Texts | None = None,
+    attention: Designs | None = None,
     context_tokens: Number | None = None,
     batch_size: Number | None = None,
     query_tokens: Number | None = None,
@@ -67,7 +69,7 @@ def step_time(
     }
     relatives = load_all_hardware(spec_dir)
     steps = []
-    for label, design in designs(spec, words.texts("attention", attention or [])):
+    for label, design in designs(spec, design_texts(attention)):
         step = step_model(design, hardware, tp_size=point["tp_size"], relatives=relatives, **told)
         at = (point["context_tokens"], point["batch_size"], point["query_tokens"])
         steps.append((label, step, time_of(step, *at)))
@@ -86,7 +88,7 @@ def crossover(
     model: Model,
     *,
     gpu: Gpu,
-    attention: Texts,
+    attention: Designs,
     over: str | None = None,
     context_tokens: Number | None = None,
     batch_size: Number | None = None,
@@ -115,7 +117,7 @@ def crossover(
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import crossover_table
 
-    texts = words.texts("attention", attention)
+    texts = design_texts(attention)
     if len(texts) != 2:
         raise ArgumentError("attention", f": give two designs to compare, not {len(texts)}")
     along = over or OVER[0]
@@ -167,7 +169,7 @@ def roofline(
     model: Model,
     *,
     gpu: Gpu,
-    attention: Texts | None = None,
+    attention: Designs | None = None,
     context_tokens: Number | None = None,
     batch_size: Number | None = None,
     query_tokens: Number | None = None,
@@ -204,7 +206,7 @@ def roofline(
     kv_format = kv_dtype or "bf16"
     points = [
         (label, roofline_point(design, hardware, path=path, units=unit, kv_dtype=kv_format, **told))
-        for label, design in designs(spec, words.texts("attention", attention or []))
+        for label, design in designs(spec, design_texts(attention))
         for path in paths_of(design)
         for unit in (kind.strip() for kind in kinds.split(","))
     ]
