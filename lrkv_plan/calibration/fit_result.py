@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lrkv_plan.calibration.path_fit import PathFit
-from lrkv_plan.calibration.run import LARGEST_EXCESS, RunInfo, largest_share
+from lrkv_plan.calibration.run_record import LARGEST_EXCESS, RunInfo, largest_share
 from lrkv_plan.calibration.samples import MeasuredPoint, estimator
 from lrkv_plan.specs.hardware import HardwareProfile
 

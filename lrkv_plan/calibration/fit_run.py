@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lrkv_plan.calibration.fit_result import Design, FitResult, Key, TimedCrossing
 from lrkv_plan.calibration.path_fit import PathFit, Scale, fit_path
 from lrkv_plan.calibration.profile import measured_profile, profile_of_device, scale_for
-from lrkv_plan.calibration.run import RUN_FILE, SAMPLES_FILE, RunInfo, read_run_info
+from lrkv_plan.calibration.run_record import RUN_FILE, SAMPLES_FILE, RunInfo, read_run_info
 from lrkv_plan.calibration.samples import (
     MeasuredPoint,
     control_spread,

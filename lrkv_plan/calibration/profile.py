@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from lrkv_plan.calibration.fit_result import FitResult
 from lrkv_plan.calibration.path_fit import PathFit, RoleError, Scale, role_error
-from lrkv_plan.calibration.run import RunInfo
+from lrkv_plan.calibration.run_record import RunInfo
 from lrkv_plan.errors import CalibrationError
 from lrkv_plan.latency.kernel import kernel_time
 from lrkv_plan.schema import Source, explain

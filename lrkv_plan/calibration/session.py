@@ -34,12 +34,10 @@ from lrkv_plan.calibration.machine import (
     stopwatch_of,
     threads_on,
 )
-from lrkv_plan.calibration.run import (
+from lrkv_plan.calibration.run import SLICE_S, Measuring, Progress
+from lrkv_plan.calibration.run_record import (
     RUN_FILE,
     SAMPLES_FILE,
-    SLICE_S,
-    Measuring,
-    Progress,
     RunInfo,
     read_run_info,
     write_run_info,

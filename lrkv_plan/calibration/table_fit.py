@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.calibration.fit import IDENTIFIED_BELOW, MIN_POINTS, RESIDUAL_SCALE, Prior
 from lrkv_plan.calibration.profile import profile_entry, profile_with
-from lrkv_plan.calibration.run import LARGEST_EXCESS
+from lrkv_plan.calibration.run_record import LARGEST_EXCESS
 from lrkv_plan.calibration.samples import (
     GroupKey,
     KernelSamples,

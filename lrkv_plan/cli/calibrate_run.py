@@ -147,7 +147,7 @@ def _seed(text: str) -> int:
 
 def _keep_results(folder: Path) -> None:
     """Refuse to overwrite results whose samples lie elsewhere."""
-    from lrkv_plan.calibration.run import SAMPLES_FILE
+    from lrkv_plan.calibration.run_record import SAMPLES_FILE
     from lrkv_plan.report.views.calibration import existing_results
 
     found = [] if (folder / SAMPLES_FILE).exists() else existing_results(folder)

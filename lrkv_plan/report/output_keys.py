@@ -394,7 +394,7 @@ def _fit_inputs() -> Shape:
     from lrkv_plan.calibration.torch_gate import require_torch
 
     require_torch()
-    from lrkv_plan.calibration.run import RunInfo
+    from lrkv_plan.calibration.run_record import RunInfo
 
     return {
         "folder": str, "device": str, "device_name": str | None, "estimator": str,

@@ -10,7 +10,7 @@ import numpy as np
 
 from lrkv_plan.calibration.fit import predicted_s
 from lrkv_plan.calibration.path_fit import DEVICE_PRIORS, Scale
-from lrkv_plan.calibration.run import SAMPLES_FILE, RunInfo, write_run_info
+from lrkv_plan.calibration.run_record import SAMPLES_FILE, RunInfo, write_run_info
 from lrkv_plan.calibration.samples import (
     ROLES,
     DecodeSample,

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from lrkv_plan import load_hardware
 from lrkv_plan.calibration.fit_result import FitResult
 from lrkv_plan.calibration.fit_run import fit_run
-from lrkv_plan.calibration.run import (
+from lrkv_plan.calibration.run_record import (
     RunInfo,
     largest_share,
     read_run_info,

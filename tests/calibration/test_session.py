@@ -21,7 +21,7 @@ import torch
 from lrkv_plan.calibration import machine, session
 from lrkv_plan.calibration import run as run_module
 from lrkv_plan.calibration.design import PlannedPoint
-from lrkv_plan.calibration.run import SAMPLES_FILE, RunInfo, read_run_info, write_run_info
+from lrkv_plan.calibration.run_record import SAMPLES_FILE, RunInfo, read_run_info, write_run_info
 from lrkv_plan.calibration.samples import DecodeSample, SampleFile, read_samples
 from lrkv_plan.calibration.session import RunOptions, RunOutcome, replace_run, run_session
 from lrkv_plan.errors import CalibrationError, UsageError

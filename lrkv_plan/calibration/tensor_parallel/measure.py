@@ -28,7 +28,13 @@ from lrkv_plan.calibration.machine import (
     stopwatch_of,
 )
 from lrkv_plan.calibration.profile import profile_of_device
-from lrkv_plan.calibration.run import RUN_FILE, SAMPLES_FILE, RunInfo, write_run_info, yardsticks
+from lrkv_plan.calibration.run_record import (
+    RUN_FILE,
+    SAMPLES_FILE,
+    RunInfo,
+    write_run_info,
+    yardsticks,
+)
 from lrkv_plan.calibration.table_fit import AllReduceFit, AllReduceSamples, fit_allreduce
 from lrkv_plan.calibration.tensor_parallel.group import Group, Repeats, time_together
 from lrkv_plan.calibration.tensor_parallel.options import Options

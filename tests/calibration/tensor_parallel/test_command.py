@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from lrkv_plan.calibration.run import read_run_info
+from lrkv_plan.calibration.run_record import read_run_info
 from lrkv_plan.calibration.samples import read_samples
 from lrkv_plan.calibration.tensor_parallel.group import place_from
 from lrkv_plan.calibration.tensor_parallel.options import DESIGNS, Options
