@@ -390,10 +390,7 @@ def _evaluate() -> Answer:
 
 
 def _fit_inputs() -> Shape:
-    """Inputs of a run's fit. Raises ``CalibrationError`` without torch, as the commands do."""
-    from lrkv_plan.calibration.torch_gate import require_torch
-
-    require_torch()
+    """Inputs of a run's fit."""
     from lrkv_plan.calibration.run_record import RunInfo
 
     return {
