@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import typer
 
+pytest.importorskip("scipy")
+
 from benchmarks.fuzz import search
 from benchmarks.fuzzing.damage import damaged_document
 from benchmarks.fuzzing.inputs import SOURCES, Input, input_of
@@ -20,9 +22,6 @@ from benchmarks.fuzzing.judging import faults
 from benchmarks.fuzzing.options import BASES, is_contained
 from benchmarks.fuzzing.running import prepared, run
 from lrkv_plan.cli.app import app
-
-pytest.importorskip("scipy")
-
 
 SEED = 20_261_130
 N_INPUTS = 300

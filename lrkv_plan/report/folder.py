@@ -92,6 +92,8 @@ def check_folder(folder: Path, *, is_ours: Callable[[str], bool], force: bool) -
     """
     try:
         place = folder.resolve()
+        if place.is_symlink():  # Python 3.13 leaves a loop as it is, older ones raise
+            raise RuntimeError
         exists, is_folder = place.exists(), place.is_dir()
         what = "" if is_folder or not exists else kind_of(os.stat(place).st_mode)
     except OSError as error:

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+pytest.importorskip("scipy")
+
 from lrkv_plan.calibration.fit import fit_kernel, intervals, resampled_logs
 from lrkv_plan.calibration.path_fit import PathFit, best_form, fit_path
 from lrkv_plan.calibration.samples import DecodeSample, KernelSamples, as_arrays, measured_points
 from lrkv_plan.errors import CalibrationError
 from lrkv_plan.latency.kernel import FORMS
 from tests.calibration.made_up_run import PRIORS, SCALE, TRUE, planned, timed
-
-pytest.importorskip("scipy")
 
 
 def fitted(samples: list[DecodeSample], **options: object) -> PathFit:

@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+pytest.importorskip("torch")
+
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.calibration.decode.paths import PATHS, paths_for
 from lrkv_plan.calibration.design import (
@@ -18,8 +20,6 @@ from lrkv_plan.calibration.design import (
     why_no_design,
 )
 from lrkv_plan.errors import UsageError
-
-pytest.importorskip("torch")
 
 
 def runs_here(path: str) -> bool:

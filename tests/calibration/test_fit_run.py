@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+pytest.importorskip("scipy")
+
 from lrkv_plan import load_hardware
 from lrkv_plan.calibration.fit_result import FitResult
 from lrkv_plan.calibration.fit_run import fit_run
@@ -27,9 +29,6 @@ from lrkv_plan.errors import CalibrationError
 from lrkv_plan.report.views.calibration import written_files
 from lrkv_plan.specs.hardware import HardwareProfile
 from tests.calibration.made_up_run import INFO, TRUE, planned, timed, written
-
-pytest.importorskip("scipy")
-
 
 PATHS = (("lrkv/factored", "low_rank"), ("grouped/plain", "grouped"), ("grouped/sdpa", "grouped"))
 

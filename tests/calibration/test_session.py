@@ -16,6 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from lrkv_plan.calibration import machine, session
@@ -25,9 +28,6 @@ from lrkv_plan.calibration.run_record import SAMPLES_FILE, RunInfo, read_run_inf
 from lrkv_plan.calibration.samples import DecodeSample, SampleFile, read_samples
 from lrkv_plan.calibration.session import RunOptions, RunOutcome, replace_run, run_session
 from lrkv_plan.errors import CalibrationError, UsageError
-
-pytest.importorskip("torch")
-
 
 SMALL = RunOptions(device="cpu", paths=("lrkv/factored",), budget_s=60.0, seed=1)
 ROUNDS = 4

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+pytest.importorskip("scipy")
+
 from lrkv_plan import load_hardware
 from lrkv_plan.cli.app import app
 from lrkv_plan.latency.kernel import grouped_work
 from lrkv_plan.loader import find_hardware
-
-pytest.importorskip("scipy")
-
 
 H200 = load_hardware("h200")
 TRUE = {"t0_s": 20e-6, "beta": 0.8}

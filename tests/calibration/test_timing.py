@@ -9,14 +9,14 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from lrkv_plan.calibration import machine
 from lrkv_plan.calibration import machine as timing
 from lrkv_plan.calibration.machine import CpuStopwatch, CudaStopwatch, best_rate
-
-pytest.importorskip("torch")
-
 
 CLOCK = {"now": 0.0}
 

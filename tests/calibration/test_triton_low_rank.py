@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch", reason="torch is not installed")
+
 from lrkv_plan.attention.families.low_rank import LowRankSpec
 from lrkv_plan.calibration.decode.fused_low_rank import (
     FusedLowRank,
@@ -24,9 +26,6 @@ from lrkv_plan.calibration.decode.paths import PATHS
 from lrkv_plan.calibration.decode.step import build_step
 from lrkv_plan.calibration.triton_gate import is_interpreting, triton_is_installed
 from lrkv_plan.errors import CalibrationError, UsageError
-
-pytest.importorskip("torch", reason="torch is not installed")
-
 
 needs_triton = pytest.mark.skipif(
     not triton_is_installed(), reason="triton is not installed (Linux: pip install triton)"

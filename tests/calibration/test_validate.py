@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from lrkv_plan import load_model
@@ -20,9 +23,6 @@ from lrkv_plan.calibration.validate import (
 from lrkv_plan.errors import CalibrationError, PlacementError
 from lrkv_plan.loader import load_hardware
 from lrkv_plan.specs.design import swap_attention
-
-pytest.importorskip("torch")
-
 
 POINT = ValidatedPoint(
     attention="gqa:8", path="grouped/plain", kernel="grouped", dtype="fp32", batch_size=1,

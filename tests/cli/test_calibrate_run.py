@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+pytest.importorskip("torch")
+
 from lrkv_plan.calibration import run as run_module
 from lrkv_plan.calibration import session
 from lrkv_plan.calibration.decode.step import DecodeStep
@@ -20,9 +22,6 @@ from lrkv_plan.calibration.design import PlannedPoint
 from lrkv_plan.calibration.machine import TimedCalls
 from lrkv_plan.cli.app import app
 from tests.cli.schemas import fault
-
-pytest.importorskip("torch")
-
 
 BASE = PlannedPoint(
     path="lrkv/factored", attention="lrkv:8", n_heads=8, head_dim=64, batch_size=1,

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
+import torch
+
 from lrkv_plan.calibration.decode import attend as products
 from lrkv_plan.calibration.decode.exactness import hard_cases, random_case
 from lrkv_plan.calibration.decode.paths import PATHS
-
-torch = pytest.importorskip("torch")
-
 
 LIMITS = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
 

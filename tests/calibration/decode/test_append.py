@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("torch")
+
+import torch
+
 from lrkv_plan.attention.families.grouped import GroupedSpec
 from lrkv_plan.attention.families.latent import LatentSpec
 from lrkv_plan.attention.families.low_rank import LowRankSpec
@@ -22,9 +26,6 @@ from lrkv_plan.calibration.decode.paths import paths_for
 from lrkv_plan.calibration.decode.projections import draw_projections, inverse_rms, projected_rows
 from lrkv_plan.calibration.decode.rotary import angles, frequencies, rotate
 from lrkv_plan.calibration.decode.weights import Weights, drawing
-
-torch = pytest.importorskip("torch")
-
 
 CPU = torch.device("cpu")
 MODEL_DIM, PREFILL, STEPS = 24, (5, 14), 4

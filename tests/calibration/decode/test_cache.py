@@ -6,6 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("torch")
+
+import torch
+
 from lrkv_plan.attention.families.grouped import GroupedSpec
 from lrkv_plan.attention.families.low_rank import LowRankSpec
 from lrkv_plan.attention.registry import layout_of
@@ -18,9 +22,6 @@ from lrkv_plan.calibration.decode.cache import (
 from lrkv_plan.calibration.decode.exactness import random_case
 from lrkv_plan.calibration.decode.step import build_step
 from lrkv_plan.errors import CalibrationError
-
-torch = pytest.importorskip("torch")
-
 
 LRKV = LowRankSpec(n_heads=4, head_dim=8, rank=3, rank_alignment=4, n_shared_groups=2)
 

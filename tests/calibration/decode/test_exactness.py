@@ -6,13 +6,14 @@ import dataclasses
 
 import pytest
 
+pytest.importorskip("torch")
+
+import torch
+
 from lrkv_plan.attention.families.low_rank import LowRankSpec
 from lrkv_plan.calibration.decode.exactness import Case, hard_cases, random_case, relative_error
 from lrkv_plan.calibration.decode.paths import PATHS, paths_for
 from lrkv_plan.calibration.decode.step import build_step
-
-torch = pytest.importorskip("torch")
-
 
 LIMITS = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
 

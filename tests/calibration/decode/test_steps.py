@@ -5,6 +5,10 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
+import torch
+
 from lrkv_plan.attention.families.grouped import GroupedSpec
 from lrkv_plan.attention.families.latent import LatentSpec
 from lrkv_plan.attention.families.low_rank import LowRankSpec
@@ -20,9 +24,6 @@ from lrkv_plan.calibration.decode.exactness import random_case
 from lrkv_plan.calibration.decode.paths import PATHS, paths_for, register_path
 from lrkv_plan.calibration.decode.step import DecodeStep, build_step
 from lrkv_plan.errors import PlacementError, UsageError
-
-torch = pytest.importorskip("torch")
-
 
 MQA = GroupedSpec(family="mqa", n_heads=6, head_dim=8)
 MLA = LatentSpec(n_heads=4, latent_dim=32, rope_dim=4, nope_dim=8, v_head_dim=6)

@@ -7,6 +7,10 @@ import math
 
 import pytest
 
+pytest.importorskip("torch")
+
+import torch
+
 from lrkv_plan.attention.families.low_rank import LowRankSpec
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.calibration.decode.attend import merge_partial
@@ -19,9 +23,6 @@ from lrkv_plan.calibration.decode.rotary import (
 )
 from lrkv_plan.calibration.decode.step import DecodeStep, build_step
 from lrkv_plan.calibration.decode.weights import drawing, low_rank_weights
-
-torch = pytest.importorskip("torch")
-
 
 QUARTER_TURN = torch.tensor([math.pi / 2])
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+pytest.importorskip("torch")
+
 from lrkv_plan.calibration.run_record import read_run_info
 from lrkv_plan.calibration.samples import read_samples
 from lrkv_plan.calibration.tensor_parallel.group import place_from
@@ -24,9 +26,6 @@ from lrkv_plan.latency.all_reduce import allreduce_model
 from lrkv_plan.loader import load_hardware
 from tests.calibration.tensor_parallel.starting import run_group
 from tests.cli.schemas import fault
-
-pytest.importorskip("torch")
-
 
 COMMAND = ["calibrate", "tensor-parallel"]
 START = ["-m", "lrkv_plan", *COMMAND]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 from lrkv_plan.calibration.samples import read_rows
 from tests.calibration.tensor_parallel.starting import run_group
-
-pytest.importorskip("torch")
 
 N_WORKERS = 4
 WORKER = Path(__file__).with_name("worker.py")

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch")
+
+import numpy as np
+
 from lrkv_plan.calibration.table_fit import AllReduceFit
 from lrkv_plan.calibration.tensor_parallel.measure import Link, Measured, calibrated_text, entry_of
 from lrkv_plan.errors import CalibrationError
 from lrkv_plan.latency.all_reduce import allreduce_model, allreduce_time
 from lrkv_plan.loader import find_hardware, load_hardware
-
-np = pytest.importorskip("numpy")
-pytest.importorskip("torch")
-
 
 LINK = Link(bytes_per_s=2e9, name="gloo, one way between two workers, measured", is_measured=True)
 MEASURED = Measured(

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("torch")
+
 from lrkv_plan.attention.layout import AttentionLayout
 from lrkv_plan.attention.registry import layout_of, parse_attention
 from lrkv_plan.attention.spec import Backbone
