@@ -37,6 +37,7 @@ JUNK = (
     b"\0", b"\r", b"\r\n", b"\n", b"\t", b"\x1b[2J", b"\xff", b"\xfe\xff", b"\xed\xa0\x80",
     b"\xc0\x80", b"\xf4\x90\x80\x80", b"\xc2\x85", b"\xe2\x80\xa8", b"\xef\xbb\xbf", b"\x1a", b"=",
 )  # fmt: skip
+_LARGEST_FLOAT = 10**300
 
 
 def hostile(chance: random.Random) -> Any:
@@ -116,7 +117,9 @@ def _near(parent: Any, key: Any, chance: random.Random) -> None:
         parent[key] = damaged_text(value, chance)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         factor = chance.choice((-1, 0, 0.5, 3, 10, 10**6, 10**15))
-        parent[key] = chance.choice((value + 1, value - 1, value * factor, value + 0.5))
+        whole = isinstance(value, int) and abs(value) >= _LARGEST_FLOAT
+        moved = (value * 3, value) if whole else (value * factor, value + 0.5)
+        parent[key] = chance.choice((value + 1, value - 1, *moved))
     else:
         parent[key] = hostile(chance)
 
