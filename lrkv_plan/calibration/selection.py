@@ -180,7 +180,7 @@ def best_partition(
             break
         present = [cell for cell in cells if cell.holds(samples).any()]
         fits = [fit for cell in present if (fit := best_cell(samples, cell, forms)) is not None]
-        if len(fits) < len(present):
+        if not present or len(fits) < len(present):
             continue
         cost = _cost(np.concatenate([fit.left_out for fit in fits]))
         if best is None or cost < GAIN * best[0]:

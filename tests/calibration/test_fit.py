@@ -94,6 +94,10 @@ def test_too_few_calls_are_refused() -> None:
         fit_kernel(timed(calls(7), "base"))
     with pytest.raises(CalibrationError, match="form 'other'"):
         fit_kernel(timed(calls(), "base"), "other")
+    nothing = calls(7).where(np.zeros(7, dtype=bool))  # what a fold of few shapes leaves to fit
+    for kernel in ("grouped", "mla_absorbed"):
+        with pytest.raises(CalibrationError, match="0 points are too few"):
+            best_partition(kernel, nothing)
 
 
 @pytest.mark.parametrize("form", ["base", "no_split"])
