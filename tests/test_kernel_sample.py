@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from lrkv_plan import load_hardware
+from lrkv_plan.attention.families.grouped import grouped_work
+from lrkv_plan.attention.families.latent import mla_absorbed_work
 from lrkv_plan.calibration.samples import BYTES_PER_SCALAR, group_key, read_rows
-from lrkv_plan.latency.kernel import grouped_work, kernel_model, kernel_time, mla_absorbed_work
+from lrkv_plan.latency.kernel import kernel_model, kernel_time
 from lrkv_plan.loader import HARDWARE_FOLDER, shipped_files
 
 SAMPLE = Path(__file__).parent / "golden" / "kernel_sample.csv"

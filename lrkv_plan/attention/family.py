@@ -7,7 +7,7 @@ a family.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,22 @@ Builder = Callable[[Any, int], AttentionLayout]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Calls:
+    """How a table of measured calls states a kernel's work, and which calls share constants.
+
+    ``work`` gives bytes, FLOPs and work units of batch_size, context_tokens, n_heads,
+    bytes_per_scalar and its own arguments, which ``columns`` maps to the table's columns.
+    An engine serves ``query_head_ranges`` (query heads per cached head) with a compiled kernel
+    each, and so does it the widths of a cached row where ``by_head_dim``.
+    """
+
+    work: Callable[..., tuple[Any, Any, Any]]
+    columns: Mapping[str, str]
+    query_head_ranges: tuple[tuple[int, int], ...]
+    by_head_dim: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Kernel:
     """A kernel that a decode path runs on, and what its time rests on where it was not measured.
 
@@ -29,7 +45,8 @@ class Kernel:
     are printed with them, and ``bandwidth_left`` the assumed range of the fallback's bandwidth that
     is reached (the prediction stands at the fallback's own). ``query_heads_per_kv_head`` is the
     shape at which the fallback is read; the layer's own when None. ``rebuilds`` means that its work
-    units are the scalars that it rebuilds, not the cached heads.
+    units are the scalars that it rebuilds, not the cached heads. ``calls`` is how tables state its
+    measured calls; None where there are no such tables.
     """
 
     name: str
@@ -38,6 +55,7 @@ class Kernel:
     bandwidth_left: tuple[float, float] = (1.0, 1.0)
     query_heads_per_kv_head: int | None = None
     rebuilds: bool = False
+    calls: Calls | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lrkv_plan.calibration.samples import KernelSamples, group_key, kernel_of, samples_of
+from lrkv_plan.calibration.samples import KernelSamples, group_key, samples_of, table_kernel
 from lrkv_plan.errors import CalibrationError, SpecError, UsageError
 from lrkv_plan.latency.kernel import KernelModel, kernel_model, kernel_time
 from lrkv_plan.specs.hardware import HardwareProfile
@@ -157,16 +157,16 @@ def _constants(
 ) -> tuple[KernelModel, str]:
     """The backend's own constants, else the preferred ones, with a note that says so."""
     _, backend, family, kv_dtype, regime, _ = key
-    kernel = kernel_of(family)
+    kernel = table_kernel(family)
     told = {
         "query_heads_per_kv_head": max(1, round(float(samples.query_heads_per_kv_head[0]))),
-        "head_dim": int(samples.head_dim[0]) if family != "mla" else None,
+        "head_dim": int(samples.head_dim[0]) if kernel.calls and kernel.calls.by_head_dim else None,
         "regime": "l2_hot" if regime == "l2_hot" else "cold",
     }
     try:
-        return kernel_model(profile, kernel, kv_dtype, backend=backend, **told), ""  # type: ignore[arg-type]
+        return kernel_model(profile, kernel.name, kv_dtype, backend=backend, **told), ""  # type: ignore[arg-type]
     except UsageError:
-        model = kernel_model(profile, kernel, kv_dtype, relatives=relatives, **told)  # type: ignore[arg-type]
+        model = kernel_model(profile, kernel.name, kv_dtype, relatives=relatives, **told)  # type: ignore[arg-type]
         return model, f"no constants of {backend}: those of {model.backend or model.basis} are used"
 
 
@@ -186,7 +186,7 @@ def _refitted(
         raise CalibrationError(
             f"--held-out refits and needs scipy ({error}): pip install 'lrkv-plan[calibrate]'"
         ) from None
-    kernel = kernel_of(key[2])
+    kernel = table_kernel(key[2]).name
     if "bf16" not in profile.peak_flops_per_s:
         raise SpecError(f"{profile.name}: no bf16 peak, which a refit states phi against")
     samples = samples_of(

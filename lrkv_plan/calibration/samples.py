@@ -19,19 +19,19 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.attention.registry import kernel_names
+from lrkv_plan.attention.registry import family_of, is_family, kernel_names, kernel_of
 from lrkv_plan.calibration.torch_gate import TORCH_DTYPES
 from lrkv_plan.errors import CalibrationError, shown
 from lrkv_plan.files import read_regular, unpacked
-from lrkv_plan.latency.kernel import grouped_work, mla_absorbed_work
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from lrkv_plan.attention.family import Kernel
+
     FloatArray = npt.NDArray[np.float64]
 
-TABLE_KERNELS = {"mla": "mla_absorbed"}  # family in a table of calls -> kernel
 BYTES_PER_SCALAR = {"bf16": 2, "fp16": 2, "fp8": 1}
 _NEEDED = (
     "gpu", "family", "backend", "kv_dtype", "batch", "kv_len", "n_heads", "n_kv_heads",
@@ -158,9 +158,10 @@ def grouped_rows(rows: list[dict[str, str]]) -> dict[GroupKey, list[dict[str, st
     return dict(groups)
 
 
-def kernel_of(family: str) -> str:
-    """The kernel that a table's family was measured with; all but MLA scan one row per head."""
-    return TABLE_KERNELS.get(family, "grouped")
+def table_kernel(family: str) -> Kernel:
+    """The kernel that a table's family was measured with: its own, else one row per head."""
+    own = family_of(family).kernels if is_family(family) else ()
+    return next((kernel for kernel in own if kernel.calls), kernel_of("grouped"))
 
 
 def group_key(row: dict[str, str]) -> GroupKey:
@@ -168,7 +169,7 @@ def group_key(row: dict[str, str]) -> GroupKey:
     return GroupKey(
         gpu=row["gpu"],
         backend=row["backend"],
-        kernel=kernel_of(row["family"]),
+        kernel=table_kernel(row["family"]).name,
         kv_dtype=row["kv_dtype"],
         regime=row.get("regime") or "cold",
     )
@@ -193,16 +194,10 @@ def samples_of(rows: list[dict[str, str]], *, bandwidth: float, peak: float) -> 
         )
     width = BYTES_PER_SCALAR[kv_dtype]
     batch, tokens, n_heads = column("batch"), column("kv_len"), column("n_heads")
-    if kernel_of(rows[0]["family"]) == "mla_absorbed":
-        work = mla_absorbed_work(
-            batch, tokens, n_heads=n_heads, latent_dim=column("d_c"), rope_dim=column("d_rope"),
-            bytes_per_scalar=width,
-        )  # fmt: skip
-    else:
-        work = grouped_work(
-            batch, tokens, n_heads=n_heads, n_kv_heads=column("n_kv_heads"),
-            head_dim=column("head_dim"), bytes_per_scalar=width,
-        )  # fmt: skip
+    calls = table_kernel(rows[0]["family"]).calls
+    assert calls is not None, "a table's kernel states its calls"
+    own = {argument: column(name) for argument, name in calls.columns.items()}
+    work = calls.work(batch, tokens, n_heads=n_heads, bytes_per_scalar=width, **own)
     return KernelSamples(
         n_bytes=work[0], flops=work[1], work_units=work[2], time_s=column("latency_us") * 1e-6,
         context_tokens=tokens, n_heads=n_heads, n_kv_heads=column("n_kv_heads"),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from lrkv_plan.attention.registry import kernel_of
 from lrkv_plan.calibration.fit import MIN_POINTS, KernelFit, band, fit_kernel, n_independent
 from lrkv_plan.errors import CalibrationError
 
@@ -66,21 +67,18 @@ class CellFit:
         return band(self.left_out, n_independent=n_independent(self.left_out, self.shape))
 
 
-ONE, SHARED = (1, 1), (2, 65_536)
-MLA_RANGES = ((1, 16), (17, 32), (33, 65_536))
-
-
 def partitions(kernel: str, samples: KernelSamples) -> Iterator[tuple[Cell, ...]]:
     """Ways to split the shapes, the simplest first."""
     yield (Cell(),)
-    if kernel == "mla_absorbed":
-        yield tuple(Cell(query_heads=heads) for heads in MLA_RANGES)
+    calls = kernel_of(kernel).calls
+    if calls is None:
         return
-    dims = sorted({int(d) for d in samples.head_dim})
-    yield tuple(Cell(query_heads=heads) for heads in (ONE, SHARED))
+    ranges = calls.query_head_ranges
+    yield tuple(Cell(query_heads=heads) for heads in ranges)
+    dims = sorted({int(d) for d in samples.head_dim}) if calls.by_head_dim else []
     if len(dims) > 1:
         yield tuple(Cell(head_dims=(d,)) for d in dims)
-        yield tuple(Cell(heads, (d,)) for heads in (ONE, SHARED) for d in dims)
+        yield tuple(Cell(heads, (d,)) for heads in ranges for d in dims)
 
 
 def by_head_configuration(samples: KernelSamples, n_folds: int = 4, seed: int = 0) -> list[Fold]:

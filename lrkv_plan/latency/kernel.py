@@ -149,59 +149,6 @@ def kernel_time(
     )  # fmt: skip
 
 
-def grouped_work(
-    batch_size: Any,
-    context_tokens: Any,
-    *,
-    n_heads: Any,
-    n_kv_heads: Any,
-    head_dim: Any,
-    bytes_per_scalar: float,
-) -> tuple[Any, Any, Any]:
-    """Bytes, FLOPs and work units of one grouped decode call, heads counted per GPU.
-
-    Notes
-    -----
-    bytes = 2 B T G d_h b (a key and a value row per cached head and token);
-    flops = 4 B T H d_h (two products, a multiply-add is 2); units = B G.
-    The queries and the output, 2 B H d_h scalars, are left out: T is hundreds and more.
-
-    Examples
-    --------
-    >>> grouped_work(1, 1000, n_heads=8, n_kv_heads=2, head_dim=128, bytes_per_scalar=2)
-    (1024000.0, 4096000.0, 2)
-    """
-    tokens = 1.0 * batch_size * context_tokens  # floats: int64 arrays would wrap
-    n_bytes = 2 * tokens * n_kv_heads * head_dim * bytes_per_scalar
-    return n_bytes, 4 * tokens * n_heads * head_dim, batch_size * n_kv_heads
-
-
-def mla_absorbed_work(
-    batch_size: Any,
-    context_tokens: Any,
-    *,
-    n_heads: Any,
-    latent_dim: Any,
-    rope_dim: Any,
-    bytes_per_scalar: float,
-) -> tuple[Any, Any, Any]:
-    """Bytes, FLOPs and work units of one absorbed MLA decode call, heads counted per GPU.
-
-    Notes
-    -----
-    bytes = B T (d_c + d_R) b (the latent is key and value); flops = 2 B T H (2 d_c + d_R);
-    units = B.
-
-    Examples
-    --------
-    >>> mla_absorbed_work(1, 1000, n_heads=128, latent_dim=512, rope_dim=64, bytes_per_scalar=2)
-    (1152000.0, 278528000.0, 1)
-    """
-    tokens = 1.0 * batch_size * context_tokens  # floats: int64 arrays would wrap
-    n_bytes = tokens * (latent_dim + rope_dim) * bytes_per_scalar
-    return n_bytes, 2 * tokens * n_heads * (2 * latent_dim + rope_dim), batch_size
-
-
 def _check(name: str, value: Number) -> None:
     """Refuse what is negative or not a number; infinities included."""
     is_good = (value >= 0).all() if is_array(value) else value >= 0  # type: ignore[union-attr]

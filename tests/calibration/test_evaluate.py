@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from lrkv_plan import load_hardware
+from lrkv_plan.attention.families.grouped import grouped_work
 from lrkv_plan.calibration.evaluate import evaluate
 from lrkv_plan.cli.app import app
 from lrkv_plan.errors import CalibrationError, SpecError
-from lrkv_plan.latency.kernel import grouped_work, kernel_model, kernel_time
+from lrkv_plan.latency.kernel import kernel_model, kernel_time
 from lrkv_plan.loader import load_all_hardware
 from lrkv_plan.specs.hardware import HardwareProfile
 

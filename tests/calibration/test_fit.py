@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("scipy")
 
+from lrkv_plan.attention.families.grouped import grouped_work
+from lrkv_plan.attention.families.latent import mla_absorbed_work
 from lrkv_plan.calibration.fit import PRIORS, fit_kernel, predicted_s
 from lrkv_plan.calibration.samples import KernelSamples
 from lrkv_plan.calibration.selection import (
@@ -18,7 +20,7 @@ from lrkv_plan.calibration.selection import (
 )
 from lrkv_plan.calibration.table_fit import AllReduceSamples, fit_allreduce, log_errors
 from lrkv_plan.errors import CalibrationError
-from lrkv_plan.latency.kernel import FORMS, grouped_work, mla_absorbed_work
+from lrkv_plan.latency.kernel import FORMS
 
 TRUE = {"t0_s": 2e-5, "beta": 0.78, "phi": 0.45, "work_unit_s": 5e-8, "full_work_units": 60.0}
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 pytest.importorskip("scipy")
 
 from lrkv_plan import load_hardware
+from lrkv_plan.attention.families.grouped import grouped_work
 from lrkv_plan.cli.app import app
-from lrkv_plan.latency.kernel import grouped_work
 from lrkv_plan.loader import find_hardware
 
 H200 = load_hardware("h200")

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lrkv_plan import load_hardware, load_model, swap_attention
+from lrkv_plan.attention.families.grouped import grouped_work
+from lrkv_plan.attention.families.latent import mla_absorbed_work
 from lrkv_plan.errors import UsageError
 from lrkv_plan.latency.kernel import (
     COUNTS_WORK_UNITS,
@@ -17,10 +19,8 @@ from lrkv_plan.latency.kernel import (
     GENERATION_FACTOR,
     OTHER_SHAPE_FACTOR,
     KernelModel,
-    grouped_work,
     kernel_model,
     kernel_time,
-    mla_absorbed_work,
 )
 from lrkv_plan.latency.work import attention_work
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 from typing_extensions import Self, override
 
-from lrkv_plan.attention.family import Family, Kernel, Planned
+from lrkv_plan.attention.family import Calls, Family, Kernel, Planned
 from lrkv_plan.attention.layout import (
     AttentionLayout,
     CachedTensor,
@@ -208,12 +208,46 @@ def fewest_kv_heads(backbone: Backbone) -> GroupedSpec:
     return GroupedSpec.on_backbone(backbone, "gqa", {"n_kv_heads": 1})
 
 
+def grouped_work(
+    batch_size: Any,
+    context_tokens: Any,
+    *,
+    n_heads: Any,
+    n_kv_heads: Any,
+    head_dim: Any,
+    bytes_per_scalar: float,
+) -> tuple[Any, Any, Any]:
+    """Bytes, FLOPs and work units of one grouped decode call, heads counted per GPU.
+
+    Notes
+    -----
+    bytes = 2 B T G d_h b (a key and a value row per cached head and token);
+    flops = 4 B T H d_h (two products, a multiply-add is 2); units = B G.
+    The queries and the output, 2 B H d_h scalars, are left out: T is hundreds and more.
+
+    Examples
+    --------
+    >>> grouped_work(1, 1000, n_heads=8, n_kv_heads=2, head_dim=128, bytes_per_scalar=2)
+    (1024000.0, 4096000.0, 2)
+    """
+    tokens = 1.0 * batch_size * context_tokens  # floats: int64 arrays would wrap
+    n_bytes = 2 * tokens * n_kv_heads * head_dim * bytes_per_scalar
+    return n_bytes, 4 * tokens * n_heads * head_dim, batch_size * n_kv_heads
+
+
+_CALLS = Calls(
+    work=grouped_work,
+    columns={"n_kv_heads": "n_kv_heads", "head_dim": "head_dim"},
+    query_head_ranges=((1, 1), (2, 65_536)),
+    by_head_dim=True,
+)
+
 FAMILIES = (
     Family(
         names=("mha", "gqa", "mqa"),
         spec_class=GroupedSpec,
         build=grouped_layout,
-        kernels=(Kernel(name="grouped"),),
+        kernels=(Kernel(name="grouped", calls=_CALLS),),
         planned=(
             Planned(role="MHA", design=lambda b: GroupedSpec.on_backbone(b, "mha", {})),
             Planned(

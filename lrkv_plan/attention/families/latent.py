@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from typing_extensions import Self, override
 
 from lrkv_plan.attention.families.grouped import output_weights
-from lrkv_plan.attention.family import Family, Kernel, Planned
+from lrkv_plan.attention.family import Calls, Family, Kernel, Planned
 from lrkv_plan.attention.layout import (
     AttentionLayout,
     CachedTensor,
@@ -216,13 +216,46 @@ def narrowest_latent(backbone: Backbone, rope_dim: int | None = None) -> LatentS
     return LatentSpec.on_backbone(backbone, "mla", {"latent_dim": 1, "rope_dim": rope})
 
 
+def mla_absorbed_work(
+    batch_size: Any,
+    context_tokens: Any,
+    *,
+    n_heads: Any,
+    latent_dim: Any,
+    rope_dim: Any,
+    bytes_per_scalar: float,
+) -> tuple[Any, Any, Any]:
+    """Bytes, FLOPs and work units of one absorbed MLA decode call, heads counted per GPU.
+
+    Notes
+    -----
+    bytes = B T (d_c + d_R) b (the latent is key and value); flops = 2 B T H (2 d_c + d_R);
+    units = B.
+
+    Examples
+    --------
+    >>> mla_absorbed_work(1, 1000, n_heads=128, latent_dim=512, rope_dim=64, bytes_per_scalar=2)
+    (1152000.0, 278528000.0, 1)
+    """
+    tokens = 1.0 * batch_size * context_tokens  # floats: int64 arrays would wrap
+    n_bytes = tokens * (latent_dim + rope_dim) * bytes_per_scalar
+    return n_bytes, 2 * tokens * n_heads * (2 * latent_dim + rope_dim), batch_size
+
+
+_CALLS = Calls(
+    work=mla_absorbed_work,
+    columns={"latent_dim": "d_c", "rope_dim": "d_rope"},
+    query_head_ranges=((1, 16), (17, 32), (33, 65_536)),
+    by_head_dim=False,
+)
+
 FAMILIES = (
     Family(
         names=("mla",),
         spec_class=LatentSpec,
         build=latent_layout,
         kernels=(
-            Kernel(name="mla_absorbed"),
+            Kernel(name="mla_absorbed", calls=_CALLS),
             Kernel(name="mla_materialised", fallback="mla_absorbed", rebuilds=True),
         ),
         runs_on=("grouped",),  # heads that are cached instead of the latent
