@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lrkv_plan.cli.given import asked
-from lrkv_plan.errors import PlanError, RequirementError
-from lrkv_plan.report.tables import Format, Table, render
+from lrkv_plan.errors import PlanError, RequirementError, UsageError
+from lrkv_plan.report.screen import NARROWEST, WIDTH, wrapped
+from lrkv_plan.report.tables import Format, Table, explained, render, screen_of
 
 if TYPE_CHECKING:
     from lrkv_plan.specs.model import ModelSpec
@@ -92,9 +93,14 @@ _OUTPUT_PARAMETERS = {
     "force": Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.")],
     "no_color": Annotated[bool, typer.Option("--no-color", help="Plain text without colour.")],
     "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")],
+    "explain": Annotated[
+        bool,
+        typer.Option("--explain", help="Also the equations with their numbers, and all notes."),
+    ],
 }
 _OUTPUT_DEFAULTS: dict[str, Any] = {
     "output_format": Format.TABLE, "output": "-", "force": False, "no_color": False, "quiet": False,
+    "explain": False,
 }  # fmt: skip
 
 
@@ -161,29 +167,69 @@ def ask(question: str, *subjects: Any, apart: Iterable[str] = ()) -> Table:
 
 
 def write_table(
-    table: Table, *, output_format: Format, output: str, force: bool, no_color: bool, quiet: bool
+    table: Table,
+    *,
+    output_format: Format,
+    output: str,
+    force: bool,
+    no_color: bool,
+    quiet: bool,
+    explain: bool = False,
 ) -> None:
-    """Write the table to stdout or, whole or not at all, to a file; its notes to stderr.
+    """Write the table to stdout or, whole or not at all, to a file; notes to stderr.
 
-    JSON and markdown hold the notes themselves.
+    A screen says the notes that change what its numbers mean, ``--explain`` all of them. JSON and
+    markdown hold them themselves.
+
+    Raises
+    ------
+    UsageError
+        If ``explain`` is asked of a format that holds everything, or of a whole document.
     """
+    is_screen = output_format is Format.TABLE and table.text is None
+    if explain and not is_screen:
+        raise UsageError("--explain writes for people; leave it out, or --format")
+    if output == "-":
+        color = sys.stdout.isatty() and not no_color and wants_color()
+        written = render(table, output_format, width=screen_width(), color=color)
+    else:
+        written = render(table, output_format)
+    if explain:
+        written += "".join(f"{line}\n" for line in explanation_lines(table, screen_width()))
     if output != "-":
         from lrkv_plan.files import write_whole
 
-        write_whole(output, render(table, output_format), force=force)
+        write_whole(output, written, force=force)
     else:
-        terminal = sys.stdout.isatty()
-        width = os.get_terminal_size().columns if terminal else None
-        color = terminal and not no_color and wants_color()
-        sys.stdout.write(render(table, output_format, width=width, color=color))
+        sys.stdout.write(written)
         sys.stdout.flush()
     if quiet:
         return
-    if output_format in (Format.TABLE, Format.CSV) and table.text is None:
-        for remark in table.remarks:
-            typer.echo(f"note: {remark}", err=True)
+    for note in [] if explain else _notes_beside(table, output_format):
+        typer.echo(f"note: {note}", err=True)
     if output != "-":
         typer.echo(f"wrote {output}", err=True)
+
+
+def _notes_beside(table: Table, output_format: Format) -> Iterable[str]:
+    if table.text is not None or output_format not in (Format.TABLE, Format.CSV):
+        return ()
+    return table.remarks if output_format is Format.CSV else map(str, screen_of(table).notes)
+
+
+def explanation_lines(table: Table, width: int) -> Iterable[str]:
+    """An empty line, then equations and notes, wrapped and indented below their first word."""
+    yield ""
+    for paragraph in explained(table):
+        lead = len(paragraph) - len(paragraph.lstrip(" "))
+        yield from wrapped(paragraph, width, indent=" " * (lead + 2))
+
+
+def screen_width() -> int:
+    """Columns of a screen: COLUMNS, else the terminal's, else 80."""
+    import shutil
+
+    return max(shutil.get_terminal_size((WIDTH, 24)).columns, NARROWEST)
 
 
 def wants_color() -> bool:

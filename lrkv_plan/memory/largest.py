@@ -8,7 +8,7 @@ bytes(r) <= budget < bytes(r + step).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -40,6 +40,7 @@ class Fit:
 
     value: int  # rank, key/value heads, or latent width
     text: str
+    model: ModelSpec = field(repr=False)
     bytes_per_token_per_gpu: int | Fraction
     spare_bytes_per_token_per_gpu: int | Fraction
     ratio_to_mha: Fraction
@@ -192,6 +193,7 @@ def rank_ceiling(
         return Fit(
             value=value,
             text=design_text(one),
+            model=one,
             bytes_per_token_per_gpu=simplest(taken),
             spare_bytes_per_token_per_gpu=simplest(limit - taken),
             ratio_to_mha=taken / mha,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.errors import ArgumentError
 from lrkv_plan.notes import Note
-from lrkv_plan.report.tables import Table, plain_rows, plain_value, shown_rows
+from lrkv_plan.report.tables import Table, plain_rows, plain_value, shown_rows, verdict_of
 
 if TYPE_CHECKING:
     import pandas
@@ -45,8 +46,34 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """The answer's first line."""
-        return self.table.title
+        """The answer in a sentence or a few: the first lines of the screen."""
+        return verdict_of(self.table)
+
+    def explain(self, row: int | Mapping[str, Any]) -> str:
+        """The equations of one row with its numbers put in, and what they rest on.
+
+        Parameters
+        ----------
+        row : its place in ``rows``, or the row itself.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no such row.
+        """
+        place = row if isinstance(row, int) else self._place(row)
+        if not 0 <= place < len(self.table.rows):
+            raise ArgumentError("row", f" {place}: the answer has {len(self.table.rows)} rows")
+        told = self.table.rows[place]
+        lines = [] if self.table.explain is None else self.table.explain(told)
+        about = (None, told.get("attention"), told.get("model"), told.get("gpu"))
+        notes = [str(note) for note in self.notes if note.subject in about]
+        return "\n".join([*lines, *notes])
+
+    def _place(self, row: Mapping[str, Any]) -> int:
+        if dict(row) not in self.rows:
+            raise ArgumentError("row", ": is not a row of this answer")
+        return self.rows.index(dict(row))
 
     @property
     def notes(self) -> tuple[Note, ...]:

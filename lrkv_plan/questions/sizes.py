@@ -23,6 +23,7 @@ from lrkv_plan.questions.arguments import (
     refuse,
     refuse_beside_pool,
 )
+from lrkv_plan.questions.asking import Asking
 from lrkv_plan.questions.result import Result
 
 
@@ -122,6 +123,7 @@ def rank(
     SpecError, UsageError
         If an argument names nothing, cannot be read, or the answer would not depend on it.
     """
+    given = dict(locals())
     from lrkv_plan.formats import storage_format
     from lrkv_plan.report.views.specs import model_inputs
 
@@ -174,7 +176,8 @@ def rank(
             "context_tokens": context, "design": design, "latent_rope_dim": latent_rope,
         }  # fmt: skip
         answer = rank_ceiling(spec, budget=budget, **told)
-        return Result(rank_table(spec, stated, answer, own_reading(spec, budget, **told)))
+        own = own_reading(spec, budget, **told)
+        return Result(rank_table(spec, stated, answer, own, Asking(model, spec, given)))
 
     from lrkv_plan.report.views.cache import rank_fit_table
     from lrkv_plan.serving.capacity import rank_for_sequences

@@ -145,7 +145,7 @@ _RANK_INPUTS: Shape = {
 
 
 def _rank() -> Answer:
-    fit = _fields(Fit, "value", "text", "ratio_to_mha")
+    fit = _fields(Fit, "value", "text", "model", "ratio_to_mha")
     named: Shape = {"attention": str, "ratio": Fraction, **fit}
     row: Shape = {
         "model": str, "budget": str, "budget_bytes_per_token_per_gpu": Bytes,

@@ -17,6 +17,7 @@ from typing import Any
 from lrkv_plan import __version__
 from lrkv_plan.errors import PlanError
 from lrkv_plan.notes import Note
+from lrkv_plan.report.screen import WIDTH, Screen, ScreenColumn, draw, printable
 
 SCHEMA_VERSION = 2
 
@@ -67,6 +68,8 @@ class Table:
     shown_rows: Sequence[Row] | None = None
     text: str | None = None
     unmet: str | PlanError | None = None
+    screen: Callable[[], Screen] | None = None
+    explain: Callable[[Row], Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", printable(self.title))
@@ -76,32 +79,6 @@ class Table:
     def remarks(self) -> tuple[str, ...]:
         """The notes as people read them."""
         return tuple(map(str, self.notes))
-
-
-def printable(text: str) -> str:
-    r"""Text on one line without characters that a terminal or a page acts on.
-
-    Line ends and tabs become spaces; escape sequences, other control characters, invisible and
-    direction marks and lone surrogates are escaped.
-
-    Examples
-    --------
-    >>> printable("a\x1b[31mb\u202ec")
-    'a\\x1b[31mb\\u202ec'
-    """
-    if text.isprintable():
-        return text
-    return "".join(map(_shown_character, text))
-
-
-def _shown_character(character: str) -> str:
-    import unicodedata
-
-    if character in "\n\r\t":
-        return " "
-    if character.isprintable() or unicodedata.category(character) == "Zs":
-        return character
-    return character.encode("unicode_escape").decode()
 
 
 def _as_note(remark: str | Note) -> Note:
@@ -123,17 +100,17 @@ def as_row(result: Any) -> dict[str, Any]:
     return row
 
 
-def render(
-    table: Table, output_format: Format, *, width: int | None = None, color: bool = False
-) -> str:
-    """The table as text, with a final newline."""
+def render(table: Table, output_format: Format, *, width: int = WIDTH, color: bool = False) -> str:
+    """The table as text, with a final newline; ``width`` and ``color`` are of a screen."""
     if output_format is Format.JSON:
         return to_json(table)
     if output_format is Format.CSV:
         return to_csv(table)
     if output_format is Format.MARKDOWN:
         return to_markdown(table)
-    return to_text(table, width=width, color=color) if table.text is None else _document(table.text)
+    if table.text is not None:
+        return _document(table.text)
+    return draw(screen_of(table), width=width, color=color)
 
 
 def _document(text: str) -> str:
@@ -242,39 +219,32 @@ def shown_rows(table: Table) -> Sequence[Row]:
     return table.rows if table.shown_rows is None else table.shown_rows
 
 
-def to_text(table: Table, *, width: int | None = None, color: bool = False) -> str:
-    """A table for a terminal. Without ``width`` it is as wide as it needs: no digit is cut.
-
-    Remarks are not part of it: a command says them on stderr.
-    """
-    import io
-
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in table.columns:
-        justify: Any = "right" if column.is_number else "left"
-        grid.add_column(Text(column.title), justify=justify, overflow="fold")
-    for row in shown_rows(table):
-        grid.add_row(*(Text(column.cell(row)) for column in table.columns))
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer,
-        width=width or 10_000,
-        color_system="standard" if color else None,
-        force_terminal=color,
-        no_color=not color,
-        highlight=False,
-        markup=False,
-        emoji=False,
+def screen_of(table: Table) -> Screen:
+    """What a terminal shows of the table: its own screen, or its title, columns and all notes."""
+    if table.screen is not None:
+        return table.screen()
+    return Screen(
+        verdict=(table.title,),
+        columns=[
+            ScreenColumn(title=one.title, text=one.cell, is_number=one.is_number)
+            for one in table.columns
+        ],
+        rows=shown_rows(table),
+        notes=[_as_note(note) for note in table.notes],
     )
-    console.print(Text(table.title, style="bold"))
-    console.print()
-    console.print(grid)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def verdict_of(table: Table) -> str:
+    """The answer in a sentence or a few."""
+    return " ".join(screen_of(table).verdict)
+
+
+def explained(table: Table) -> list[str]:
+    """Paragraphs behind the numbers: equations of every row, then all notes."""
+    lines = [] if table.explain is None else [
+        line for row in table.rows for line in table.explain(row)
+    ]  # fmt: skip
+    return [*lines, *table.remarks]
 
 
 def count(value: int | Fraction) -> str:

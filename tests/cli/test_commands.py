@@ -67,21 +67,6 @@ def test_csv_and_json_hold_the_same_numbers(name: str) -> None:
                 assert float(left[key]) == value
 
 
-@pytest.mark.parametrize("name", ["cache", "rank", "params"])
-def test_table_and_markdown_show_the_same_cells(name: str) -> None:
-    table = run(*COMMANDS[name], "--format", "table").stdout
-    markdown = run(*COMMANDS[name], "--format", "markdown").stdout
-    cells = [
-        c.strip()
-        for line in markdown.splitlines()
-        if line.startswith("| ")
-        for c in line[1:-1].split("|")
-    ]
-    for cell in cells:
-        if cell and "---" not in cell:
-            assert cell in table
-
-
 def test_cache_rows_hold_what_programs_need() -> None:
     found = rows("cache", "lrkv-paper-2.5b", "--attention", "lrkv:55", "--context-tokens", "2048,8k",
                  "--batch-size", "4", "--tp-size", "2")  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.formats import storage_format
 from lrkv_plan.notes import Note, definition, limit
+from lrkv_plan.report.screens.rank import Ask, RankAnswer, rank_equations, rank_screen
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent, ratio
 from lrkv_plan.report.views.specs import DESIGN, at_least, listed, model_inputs
 from lrkv_plan.specs.budget import parse_budget
@@ -123,9 +124,14 @@ def _cache_remarks(
 
 
 def rank_table(
-    model: ModelSpec, inputs: dict[str, Any], answer: RankCeiling, own: OwnReading | None = None
+    model: ModelSpec,
+    inputs: dict[str, Any],
+    answer: RankCeiling,
+    own: OwnReading | None = None,
+    ask: Ask | None = None,
 ) -> Table:
     """The rank ceiling and what else fits the same budget; ``own`` is the other reading of it."""
+    whole = RankAnswer(model=model, inputs=inputs, ceiling=answer, own=own)
     aligned_name = f"multiple of {answer.alignment}"
     named: list[tuple[str, str, Fit | None]] = [
         ("largest rank", "", answer.largest),
@@ -190,6 +196,8 @@ def rank_table(
             *answer.remarks,
             *model.remarks,
         ),
+        screen=lambda: rank_screen(whole, ask),
+        explain=lambda _: rank_equations(whole),
     )
 
 

@@ -1,0 +1,71 @@
+"""The question as it was asked, to word the next one about the same model and GPU."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lrkv_plan.attention.spec import AttentionSpec
+from lrkv_plan.loader import load_gpu
+from lrkv_plan.specs.model import ModelSpec
+
+
+class Asking:
+    """Writes commands about the same model and GPU; options that the other command knows are kept.
+
+    Parameters
+    ----------
+    model : the argument as given; a mapping or a spec is named by ``spec``.
+    given : the other arguments by name, None where not given.
+    """
+
+    def __init__(self, model: Any, spec: ModelSpec, given: Mapping[str, Any]) -> None:
+        self.model = str(model) if isinstance(model, str | Path) else spec.name
+        self.given = dict(given)
+        gpu = self.given.get("gpu")
+        if gpu is not None and not isinstance(gpu, str | Path):
+            self.given["gpu"] = load_gpu(gpu).name
+
+    def __call__(
+        self, question: str, *attention: str, without: Sequence[str] = (), **options: Any
+    ) -> list[str]:
+        """The words of one command.
+
+        Parameters
+        ----------
+        question : the public function: ``step_time``.
+        attention : designs, one option each.
+        without : arguments as given that the command leaves out.
+        options : arguments that it states, in place of given ones.
+        """
+        import lrkv_plan
+
+        known = inspect.signature(getattr(lrkv_plan, question)).parameters
+        kept = {
+            name: value
+            for name, value in self.given.items()
+            if name in known and name not in (*without, "attention", "model")
+        }
+        words = ["lrkv-plan", question.replace("_", "-"), self.model]
+        told = {"attention": list(attention), **kept, **options}
+        for name, value in told.items():
+            words += _option(name, value)
+        return words
+
+
+def _option(name: str, value: Any) -> list[str]:
+    flag = f"--{name.replace('_', '-')}"
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [flag]
+    if name == "attention":
+        return [word for one in value for word in (flag, _text(one))]
+    several = value if isinstance(value, list | tuple) else [value]
+    return [flag, ",".join(map(_text, several))]
+
+
+def _text(value: Any) -> str:
+    return value.text() if isinstance(value, AttentionSpec) else str(value)
