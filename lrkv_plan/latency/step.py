@@ -48,7 +48,7 @@ class StepModel:
     """One design on one GPU of a tensor-parallel group, ready for arrays of T, B and q.
 
     ``kernels`` has a model per entry of ``work.attention``; ``all_reduce`` gives (time, low, high)
-    of one all-reduce of a message. [s]
+    of one all-reduce of a message, ``all_reduce_basis`` what it rests on. [s]
     """
 
     work: StepWork
@@ -56,6 +56,7 @@ class StepModel:
     mem_bandwidth_bytes_per_s: float
     peak_flops_per_s: float
     all_reduce: Callable[[Any], tuple[Any, Any, Any]] | None = None
+    all_reduce_basis: str | None = None
     remarks: tuple[str, ...] = ()
 
 
@@ -301,6 +302,7 @@ def step_model(
         mem_bandwidth_bytes_per_s=hardware.mem_bandwidth_bytes_per_s,
         peak_flops_per_s=peak_of(hardware, hardware.matmul_peak),
         all_reduce=all_reduce if tp_size > 1 else None,
+        all_reduce_basis=reducing.basis if tp_size > 1 else None,
         remarks=tuple(dict.fromkeys((*notes, *work.remarks))),
     )
 
