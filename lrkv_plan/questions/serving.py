@@ -27,6 +27,7 @@ from lrkv_plan.questions.arguments import (
     refuse_unread,
     unmet_requirement,
 )
+from lrkv_plan.questions.asking import Asking
 from lrkv_plan.questions.result import Result
 
 
@@ -71,6 +72,9 @@ def plan(
     SpecError, UsageError, BudgetError, PlacementError
         If an argument names nothing, cannot be read or honoured, or nothing fits.
     """
+    given = dict(locals())
+    from lrkv_plan.report.screens.plan import PlanAnswer, plan_equations, plan_screen, said_beside
+    from lrkv_plan.report.views.capacity import bounded
     from lrkv_plan.report.views.time import plan_inputs, plan_table
     from lrkv_plan.serving.plan import make_plan
 
@@ -83,16 +87,31 @@ def plan(
         kv_memory=kv_memory, align=align, gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir,
     )  # fmt: skip
     target = latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir)
+    batch = words.optional(words.count, "batch_size", batch_size)
     made = make_plan(
         spec,
         deployment,
         budget=budget if budget is None or isinstance(budget, str) else str(budget),
-        batch_size=words.optional(words.count, "batch_size", batch_size),
+        batch_size=batch,
         target=target,
         is_layout_stated=tp_size is not None,
         designs=design_texts(attention),
     )
-    return Result(plan_table(spec, plan_inputs(spec, deployment, target, made), made))
+    inputs = plan_inputs(spec, deployment, target, made)
+    table = plan_table(spec, inputs, made)
+    assert deployment.hardware is not None, "a plan names its GPU"
+    answer = PlanAnswer(
+        model=spec, inputs=inputs, plan=made, gpu=deployment.hardware, batch_size=batch,
+        bound=bounded(made.rows[0].capacity.weights_left_out), notes=said_beside(table.notes),
+    )  # fmt: skip
+    asking = Asking(model, spec, given)
+    return Result(
+        replace(
+            table,
+            screen=lambda: plan_screen(answer, asking),
+            explain=lambda row: plan_equations(answer, str(row["attention"])),
+        )
+    )
 
 
 def capacity(

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.formats import storage_format
+from lrkv_plan.latency.basis import basis_by_term
 from lrkv_plan.memory.cache import bytes_per_token, keeps_context_rows
+from lrkv_plan.report.screen import GLYPHS
 from lrkv_plan.report.tables import count
 
 if TYPE_CHECKING:
     from lrkv_plan.attention.layout import CachedTensor
     from lrkv_plan.formats import StorageFormat
+    from lrkv_plan.latency.step import StepModel, StepTime
+    from lrkv_plan.serving.capacity import CapacityRow
     from lrkv_plan.specs.model import LayerGroup, ModelSpec
 
 
@@ -54,3 +58,32 @@ def _tensor(tensor: CachedTensor, storage: StorageFormat, tp_size: int) -> str:
         else f"{count(row)} B ({count(tensor.width)} in {own.name})"
     )
     return f"{tensor.name} {times}{told}"
+
+
+def sequences_equation(row: CapacityRow) -> str:
+    """Whole sequences of one replica from its cache memory, in the blocks that the engine deals."""
+    return (
+        f"{count(row.kv_budget_bytes_per_gpu)} B of cache memory a GPU = {count(row.n_blocks)} "
+        f"blocks of {count(row.block_tokens)} tokens ({count(row.block_bytes)} B) = "
+        f"{count(row.kv_tokens)} tokens / {count(row.context_tokens)} = "
+        f"{float(row.max_concurrency):,.2f}: {count(row.max_sequences)} whole sequences"
+    )
+
+
+def step_equations(model: StepModel, step: StepTime) -> list[str]:
+    """The terms of one step in milliseconds, and what each rests on."""
+    terms = list(basis_by_term(model, step))
+    total = float(step.step_s)
+    summed = " + ".join(f"{term} {1e3 * float(seconds):.4g}" for term, _, seconds in terms)
+    shares = [
+        f"  {GLYPHS[basis]} {term}: {basis}, {round(100 * float(seconds) / total)} % of the step"
+        for term, basis, seconds in terms
+        if float(seconds) > 0
+    ]
+    kernels = [
+        f"  kernel {one.kernel} ({one.kv_dtype}), {one.basis}, form {one.form}: "
+        f"t0 {1e6 * one.t0_s:.4g} us, {one.bytes_per_s / 1e12:.4g} TB/s, "
+        f"{one.flops_per_s / 1e12:.4g} TFLOP/s"
+        for one in dict.fromkeys(model.kernels)
+    ]
+    return [f"{summed} = {1e3 * total:.4g} ms a step", *shares, *kernels]

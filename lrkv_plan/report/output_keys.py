@@ -112,17 +112,19 @@ LOAD = {
     if key not in ("n_replicas", "sequences", "binds", "step")
 }
 _ROW_OF_PLAN: Shape = {
+    "model": str, "gpu": str, "kv_dtype": str,
     "attention": str, "role": str, "n_gpus": int, "tp_size": int, "n_replicas": int,
     "context_tokens": int, "ratio_to_mha": Fraction | None, "kv_params_ratio": Fraction | None,
     "model_params": int | None, "weights_left_out": list[str], "bytes_per_token_per_gpu": Bytes,
     "kv_budget_bytes_per_gpu": int, "kv_tokens": int, "max_sequences": int, "total_sequences": int,
     "admitted_sequences": int, "binds": str, "against_own_design": str | None,
-    "crossings": list[Crossing],
+    "first_crossing_tokens": int | None, "first_crossing_low_tokens": int | None,
+    "first_crossing_high_tokens": int | None, "crossings": list[Crossing],
 }  # fmt: skip
 
 
 def _plan() -> Answer:
-    timed = {**LOAD, **STEP_PARTS, "tokens_per_s_per_user": float, "tpot_band": str}
+    timed = {**LOAD, **STEP_PARTS, "tokens_per_s_per_user": float}
     inputs = {
         **FOR_MODEL, **DEPLOYMENT, "n_gpus": int, "budget": str, "batch_size": int | None,
         "tpot_ms": float | None, "speculative_tokens": int, "accepted_tokens": float,

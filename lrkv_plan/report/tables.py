@@ -167,12 +167,15 @@ def plain_value(value: Any) -> Any:
 def to_csv(table: Table) -> str:
     """A header and all rows; lists are joined by semicolons, absent values are empty.
 
+    Keys whose values are records (JSON has them) are left out.
+
     A text that a spreadsheet would run as a formula gets an apostrophe in front.
     """
     import csv
     import io
 
     keys = list(dict.fromkeys(key for row in table.rows for key in row))
+    keys = [key for key in keys if not any(_holds_records(row.get(key)) for row in table.rows)]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(keys)
@@ -181,13 +184,15 @@ def to_csv(table: Table) -> str:
     return buffer.getvalue()
 
 
-def _csv_cell(value: Any) -> Any:
-    import json
+def _holds_records(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(isinstance(item, Mapping | list | tuple) for item in value)
+    return isinstance(value, Mapping)
 
-    if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, list):
         value = "; ".join(str(item) for item in value)
-    elif isinstance(value, list | dict):
-        value = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, str):
         return value
     return f"'{printable(value)}" if value[:1] in _FORMULA_STARTS else printable(value)

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.errors import UsageError
+from lrkv_plan.latency.basis import Basis, time_basis
 from lrkv_plan.latency.step import StepModel, StepTime, step_model, step_time
 from lrkv_plan.memory.largest import largest
 from lrkv_plan.serving.capacity import CapacityRow
@@ -48,6 +49,7 @@ class Admission:
 
     ``batch_size`` is one replica's, ``sequences``, ``tokens_per_s`` and costs are those of all
     ``n_replicas``. ``binds`` says what sets the batch: "memory", "time" (the target) or "stated".
+    ``time_basis`` is the weakest evidence among terms over a tenth of the step.
     Times are per output token and sequence; ``tpot_low_s`` and ``tpot_high_s`` are the step's band.
     Costs and energy are per million output tokens, energy at full board power (an upper bound).
     """
@@ -58,6 +60,7 @@ class Admission:
     binds: str
     meets_target: bool
     step: StepTime
+    time_basis: Basis
     tpot_s: float
     tpot_low_s: float
     tpot_high_s: float
@@ -126,6 +129,7 @@ def admission(
         binds=bound if batch_size is None else "stated",
         meets_target=per_token[0] <= limit,
         step=step,
+        time_basis=time_basis(model, step),
         tpot_s=per_token[0],
         tpot_low_s=per_token[1],
         tpot_high_s=per_token[2],

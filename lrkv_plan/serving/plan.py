@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lrkv_plan.attention.registry import all_families
 from lrkv_plan.attention.spec import AttentionSpec
@@ -130,7 +130,8 @@ class PlanRow:
 
     ``load`` is the row's own: the stated batch, or the largest that fits and meets the target; None
     where there is none, and then no time is given. ``against_own`` compares with the model's own
-    design along the context, at the plan's batch; None for itself.
+    design along the context, at the plan's batch; None for itself. ``model`` and ``step`` are the
+    design and its step; ``missing`` says what a row without a load lacks.
     """
 
     attention: str
@@ -141,6 +142,9 @@ class PlanRow:
     capacity: CapacityRow
     load: Admission | None
     against_own: Crossover | None
+    model: ModelSpec = field(repr=False)
+    step: StepModel = field(repr=False, compare=False)
+    missing: Literal["memory", "time"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +263,8 @@ def _row(
     batch_size: int | None,
 ) -> PlanRow:
     capacity = capacity_row(design, deployment)
+    load = admitted_by(step, capacity, deployment, target, batch_size)
+    holds = capacity.max_sequences >= (batch_size or 1)
     return PlanRow(
         attention=capacity.attention,
         role=role,
@@ -266,8 +272,11 @@ def _row(
         kv_params_ratio=kv_params_ratio_to_mha(design),
         model_params=parameter_count(design).model_params,
         capacity=capacity,
-        load=admitted_by(step, capacity, deployment, target, batch_size),
+        load=load,
+        missing=None if load else "time" if holds else "memory",
         against_own=None,
+        model=design,
+        step=step,
     )
 
 

@@ -258,11 +258,12 @@ def test_a_plan_says_its_layout_first() -> None:
         "--context-tokens",
         "32k",
     ]
-    first = run(*asked).stdout.splitlines()[0]
-    assert "on 8 x h100-sxm, TP 8 (chosen: serves most sequences)" in first
+    told = run(*asked).stdout
+    assert "on 8 x H100 SXM, TP 8: 40 users of 32k tokens" in told.splitlines()[0]
+    assert "TP 8 serves most sequences." in told.splitlines()
     assert rows(*asked)[0]["total_sequences"] == 40
     stated = run(*asked, "--tp-size", "4").stdout.splitlines()[0]
-    assert "TP 4 in 2 replicas, " in stated
+    assert "TP 4 in 2 replicas: " in stated
     assert_refused(
         ["plan", "llama-3.1-405b", "--gpu", "h200", "--tp-size", "1"], "fits at TP 1", code=4
     )
@@ -271,8 +272,8 @@ def test_a_plan_says_its_layout_first() -> None:
 def test_both_readings_of_a_share_are_said() -> None:
     """llama-3.1-8b caches 25 % of MHA: half of MHA is twice that; half of its own is rank 12."""
     result = run("rank", "llama-3.1-8b", "--budget", "50%")
-    assert "50% of MHA is 2 times what this model caches now (gqa:8)" in result.stderr
-    assert "50% of own holds rank 12" in result.stderr
+    assert "that is twice what this model caches now (gqa:8)" in result.stdout
+    assert "Half of its own cache holds rank 12: --budget '50% of own'" in result.stdout
     (row,) = rows("rank", "llama-3.1-8b", "--budget", "50%")
     assert (row["rank"], row["budget_share_of_own"], row["share_of_own_rank"]) == (60, 2, 12)
     # 65,536 B = 2 x 32 layers x 2 B (128 + 32 r): r = 12

@@ -154,8 +154,8 @@ def _row(answer: Answer) -> dict[str, Any]:
 
 
 _ADMITTED = (
-    "batch_size", "tpot_s", "tpot_low_s", "tpot_high_s", "tokens_per_s", "tokens_per_s_per_gpu",
-    "usd_per_million_tokens", "joules_per_token_at_most",
+    "time_basis", "batch_size", "tpot_s", "tpot_low_s", "tpot_high_s", "tokens_per_s",
+    "tokens_per_s_per_gpu", "usd_per_million_tokens", "joules_per_token_at_most",
 )  # fmt: skip
 
 

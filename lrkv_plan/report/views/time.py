@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lrkv_plan.latency.crossover import describe
 from lrkv_plan.memory.weights import uncounted_weights
 from lrkv_plan.notes import Note, definition, limit
+from lrkv_plan.report.screens.plan import LRKV_POSITIONS
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
 from lrkv_plan.report.views.calibration import share
 from lrkv_plan.report.views.capacity import beyond_maximum, bounded, deployment_inputs
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
     from lrkv_plan.latency.crossover import Crossover
     from lrkv_plan.latency.roofline import RooflinePoint
     from lrkv_plan.latency.step import StepModel, StepTime
-    from lrkv_plan.serving.capacity import CapacityRow
     from lrkv_plan.serving.deployment import Deployment
-    from lrkv_plan.serving.load import Admission, LatencyTarget
+    from lrkv_plan.serving.load import LatencyTarget
     from lrkv_plan.serving.plan import Plan, PlanRow
     from lrkv_plan.specs.model import ModelSpec
 
@@ -94,10 +94,6 @@ def milliseconds(seconds: float) -> str:
 
 
 _COUNTED = {"tp_size": "GPUs", "batch_size": "sequences"}
-LRKV_POSITIONS = (
-    "LRKV keeps rotary positions exact with position=rope_expand (keys rebuilt, more arithmetic); "
-    "without it the basis must be trained for rotation in rank space, or positions are another kind"
-)
 
 
 def plan_inputs(
@@ -118,7 +114,7 @@ def plan_inputs(
 
 def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
     """One page for a decision: each row at its own load, all GPUs together."""
-    rows = [_plan_row(plan, row) for row in plan.rows]
+    rows = [_plan_row(model, plan, row) for row in plan.rows]
     has_load = inputs["tpot_ms"] is not None or any(
         row.load is not None and row.load.binds == "stated" for row in plan.rows
     )
@@ -127,6 +123,7 @@ def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
         title=bounded(plan.rows[0].capacity.weights_left_out) + _plan_title(model, plan),
         inputs=inputs,
         rows=rows,
+        shown_rows=[{**row, "tpot_band": _band(row)} for row in rows],
         columns=(
             Column(key="attention", title="design", is_number=False),
             Column(key="ratio_to_mha", title="cache of MHA", text=percent),
@@ -185,9 +182,18 @@ def _cost(rows: Sequence[Row]) -> tuple[Column, ...]:
     return (Column(key="usd_per_million_tokens", title="USD/M tokens", text=lambda x: f"{x:.3g}"),)
 
 
-def _plan_row(plan: Plan, row: PlanRow) -> dict[str, Any]:
-    load, capacity, crossover = row.load, row.capacity, row.against_own
+def _band(row: Row) -> str | None:
+    low, high = row["tpot_low_s"], row["tpot_high_s"]
+    return None if low is None else f"{milliseconds(low)} to {milliseconds(high)}"
+
+
+def _plan_row(model: ModelSpec, plan: Plan, row: PlanRow) -> dict[str, Any]:
+    capacity, crossover = row.capacity, row.against_own
+    first = crossover.crossings[0] if crossover and crossover.crossings else None
     return {
+        "model": model.name,
+        "gpu": capacity.gpu,
+        "kv_dtype": capacity.kv_dtype,
         "attention": row.attention,
         "role": row.role,
         "n_gpus": plan.n_gpus,
@@ -203,8 +209,11 @@ def _plan_row(plan: Plan, row: PlanRow) -> dict[str, Any]:
         "kv_tokens": capacity.kv_tokens,
         "max_sequences": capacity.max_sequences,
         "total_sequences": capacity.total_sequences,
-        **_load_row(load, capacity),
+        **_load_row(row),
         "against_own_design": crossover and describe(crossover, ["own", row.attention], "tokens"),
+        "first_crossing_tokens": first and first.at,
+        "first_crossing_low_tokens": first and first.earliest,
+        "first_crossing_high_tokens": first and first.latest,
         "crossings": [] if crossover is None else [as_row(c) for c in crossover.crossings],
     }
 
@@ -214,24 +223,23 @@ _STEP_PARTS = (
     "overhead_s",
 )  # fmt: skip
 _LOAD_KEYS = (
-    "batch_size", "meets_target", "tpot_s", "tpot_low_s", "tpot_high_s", "tokens_per_s",
-    "tokens_per_s_per_gpu", "usd_per_million_tokens", "joules_per_token_at_most",
+    "time_basis", "batch_size", "meets_target", "tpot_s", "tpot_low_s", "tpot_high_s",
+    "tokens_per_s", "tokens_per_s_per_gpu", "usd_per_million_tokens", "joules_per_token_at_most",
 )  # fmt: skip
 
 
-def _load_row(load: Admission | None, capacity: CapacityRow) -> dict[str, Any]:
+def _load_row(row: PlanRow) -> dict[str, Any]:
     """A row's load and what it gives; empty values where there is none."""
+    load = row.load
     if load is None:
-        keys = (*_LOAD_KEYS, *_STEP_PARTS, "tokens_per_s_per_user", "tpot_band")
-        missing = "time" if capacity.max_sequences else "memory"
-        return {"admitted_sequences": 0, "binds": missing, **dict.fromkeys(keys)}
+        keys = (*_LOAD_KEYS, *_STEP_PARTS, "tokens_per_s_per_user")
+        return {"admitted_sequences": 0, "binds": row.missing, **dict.fromkeys(keys)}
     return {
         "admitted_sequences": load.sequences,
         "binds": load.binds if load.meets_target else f"{load.binds}, misses the target",
         **{key: getattr(load, key) for key in _LOAD_KEYS},
         **{key: float(getattr(load.step, key)) for key in _STEP_PARTS},
         "tokens_per_s_per_user": 1 / load.tpot_s,
-        "tpot_band": f"{milliseconds(load.tpot_low_s)} to {milliseconds(load.tpot_high_s)}",
     }
 
 

@@ -1,0 +1,112 @@
+"""The screen of a plan: the first answer in one line, one load per row, nothing overconfident."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import lrkv_plan
+from lrkv_plan.questions.result import Result
+from lrkv_plan.report.screen import draw
+from lrkv_plan.report.tables import screen_of
+
+LLAMA = "llama-3.1-8b"
+
+
+def shown(answer: Result, width: int = 80) -> list[str]:
+    return draw(screen_of(answer.table), width=width).splitlines()
+
+
+def row_of(answer: Result, design: str) -> dict[str, object]:
+    return next(row for row in answer.rows if row["attention"] == design)
+
+
+def test_the_first_sentence_answers() -> None:
+    answer = lrkv_plan.plan(LLAMA, gpu="h100-sxm", gpu_hour_usd=2.5)
+    own = row_of(answer, "gqa:8")
+    assert (own["total_sequences"], round(own["tokens_per_s"])) == (54, 2161)
+    assert answer.verdict.startswith(
+        "llama-3.1-8b keeps gqa:8 on one H100 SXM: 54 users of 8k tokens at 25.0 ms (23 to 29) "
+        "a token, 2,161 tok/s, $0.32 per million tokens."
+    )
+    # 16 d_h... the same cache is 131,072 B: 2 x 32 x 2 x (128 + 32 r) <= 131,072 gives r = 28
+    assert "rank 28; in steps of 16 rank 16, 88 users, time assumed" in answer.verdict
+
+
+def test_designs_that_take_the_same_are_one_row() -> None:
+    answer = lrkv_plan.plan(LLAMA, gpu="h100-sxm")
+    assert {"lrkv:16", "lrkv:16,position=rope_expand"} <= {row["attention"] for row in answer.rows}
+    assert sum(line.startswith("lrkv:16") for line in shown(answer)) == 1
+
+
+def test_a_row_that_does_not_hold_the_batch_shows_no_time() -> None:
+    answer = lrkv_plan.plan(LLAMA, gpu="h100-sxm", batch_size=20)
+    mha = row_of(answer, "mha")  # 13 fit
+    assert (mha["tpot_s"], mha["time_basis"], mha["binds"]) == (None, None, "memory")
+    (line,) = [line for line in shown(answer) if line.startswith("mha")]
+    assert line.split() == ["mha", "512", "400", "%", "13", "-", "-", "-", "memory"]
+    assert all(row["batch_size"] == 20 for row in answer.rows if row["tpot_s"])
+
+
+def test_times_say_what_they_rest_on() -> None:
+    answer = lrkv_plan.plan(LLAMA, gpu="h100-sxm")
+    bases = {row["attention"]: row["time_basis"] for row in answer.rows}
+    # 5.3 of 25 ms is the weights' pass at a share of the datasheet's bandwidth
+    assert (bases["gqa:8"], bases["lrkv:16"]) == ("datasheet", "assumed")
+    lines = shown(answer)
+    assert next(line for line in lines if line.startswith("gqa:8")).count("◐") == 1
+    assert next(line for line in lines if line.startswith("lrkv:16")).count("○") == 1
+
+
+def test_rows_stack() -> None:
+    rows = lrkv_plan.plan(LLAMA, gpu="h100-sxm").rows
+    for row in rows:
+        assert (row["model"], row["gpu"], row["context_tokens"]) == (LLAMA, "h100-sxm", 8192)
+        assert not [key for key, value in row.items() if isinstance(value, str) and " to " in value
+                    and key != "against_own_design"]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
+def test_no_number_is_broken_at_any_width(width: int) -> None:
+    answer = lrkv_plan.plan(LLAMA, gpu="h100-sxm", tpot_ms=24, gpu_hour_usd=2.5)
+    lines = shown(answer, width)
+    assert all(len(line) <= width for line in lines)
+    text = "\n".join(lines)
+    for row in answer.rows:
+        if row["tpot_s"] is not None and not row["attention"].endswith("rope_expand"):
+            low, high = (f"{1e3 * row[key]:.2g}" for key in ("tpot_low_s", "tpot_high_s"))
+            assert re.search(rf"{1e3 * row['tpot_s']:.1f} \({low} to {high}\)", text), row
+
+
+def test_explained_numbers_add_up() -> None:
+    answer = lrkv_plan.plan(LLAMA, gpu="h100-sxm", gpu_hour_usd=2.5)
+    text = answer.explain(0)
+    assert "32 layers x (key 8 x 128 x 2 B + value 8 x 128 x 2 B) = 131,072 B/token" in text
+    parts = re.search(r"attention ([\d.]+) \+ weights ([\d.]+) \+ overhead ([\d.]+) = ([\d.]+) ms",
+                      text)  # fmt: skip
+    assert parts is not None
+    *terms, total = map(float, parts.groups())
+    assert sum(terms) == pytest.approx(total, rel=1e-3)
+    assert "one GPU x $2.5 an hour / 3,600 s / 2,161 tok/s x 10^6 = $0.3214" in text
+    assert answer.explain(answer.rows[0]) == text
+
+
+def test_an_unmeetable_target_is_said_and_timed_nowhere() -> None:
+    answer = lrkv_plan.plan(LLAMA, gpu="h100-sxm", tpot_ms=1)
+    assert "no user within 1 ms a token" in answer.verdict
+    assert all(row["tpot_s"] is None and row["binds"] == "time" for row in answer.rows)
+
+
+def test_the_next_command_runs() -> None:
+    from shlex import split
+
+    from typer.testing import CliRunner
+
+    from lrkv_plan.cli.app import app
+
+    lines = shown(lrkv_plan.plan(LLAMA, gpu="h100-sxm"))
+    start = next(i for i, line in enumerate(lines) if line.startswith("Next: "))
+    told = " ".join(line.removesuffix("\\") for line in lines[start:]).removeprefix("Next: ")
+    done = CliRunner().invoke(app, split(told)[1:])
+    assert done.exit_code == 0, done.output
