@@ -55,7 +55,9 @@ def options(keywords: dict[str, Any]) -> list[str]:
 def test_a_commands_rows_are_the_public_calls(command: str) -> None:
     subjects, keywords = ASKED[command]
     answer = getattr(lrkv_plan, command.replace("-", "_"))(*subjects, **keywords)
-    told = RUNNER.invoke(app, [command, *subjects, *options(keywords), "-f", "json"])
+    told = RUNNER.invoke(
+        app, [command, *subjects, *options(keywords), "-f", "json", "--inputs", "full"]
+    )
     assert told.exit_code == 0, told.output
     document = json.loads(told.stdout)
     assert document["rows"] == answer.rows

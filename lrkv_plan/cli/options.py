@@ -1,5 +1,6 @@
 """What all commands share: options, the output options of each, and text turned into values."""
 
+import enum
 import functools
 import inspect
 import os
@@ -83,6 +84,14 @@ SpecDirOption = Annotated[
     typer.Option("--spec-dir", help="A folder of YAML files searched before the shipped ones."),
 ]
 
+
+class Inputs(str, enum.Enum):
+    """How much of its inputs an answer in JSON repeats."""
+
+    SHORT = "short"
+    FULL = "full"
+
+
 _OUTPUT_PARAMETERS = {
     "output_format": Annotated[
         Format, typer.Option("--format", "-f", help="table, json, csv or markdown.")
@@ -97,10 +106,14 @@ _OUTPUT_PARAMETERS = {
         bool,
         typer.Option("--explain", help="Also the equations with their numbers, and all notes."),
     ],
+    "inputs": Annotated[
+        Inputs | None,
+        typer.Option("--inputs", help="In JSON: short, or full with all constants of the GPU."),
+    ],
 }
 _OUTPUT_DEFAULTS: dict[str, Any] = {
     "output_format": Format.TABLE, "output": "-", "force": False, "no_color": False, "quiet": False,
-    "explain": False,
+    "explain": False, "inputs": None,
 }  # fmt: skip
 
 
@@ -175,6 +188,7 @@ def write_table(
     no_color: bool,
     quiet: bool,
     explain: bool = False,
+    inputs: Inputs | None = None,
 ) -> None:
     """Write the table to stdout or, whole or not at all, to a file; notes to stderr.
 
@@ -184,16 +198,22 @@ def write_table(
     Raises
     ------
     UsageError
-        If ``explain`` is asked of a format that holds everything, or of a whole document.
+        If ``explain`` is asked of a format that holds everything or of a whole document, or
+        ``inputs`` of another format than JSON.
     """
+    if inputs is not None and output_format is not Format.JSON:
+        raise UsageError(f"--inputs {inputs.value} is of --format json; leave it out")
     is_screen = output_format is Format.TABLE and table.text is None
     if explain and not is_screen:
         raise UsageError("--explain writes for people; leave it out, or --format")
     if output == "-":
         color = sys.stdout.isatty() and not no_color and wants_color()
-        written = render(table, output_format, width=screen_width(), color=color)
+        written = render(
+            table, output_format, width=screen_width(), color=color,
+            whole_inputs=inputs is Inputs.FULL,
+        )  # fmt: skip
     else:
-        written = render(table, output_format)
+        written = render(table, output_format, whole_inputs=inputs is Inputs.FULL)
     if explain:
         written += "".join(f"{line}\n" for line in explanation_lines(table, screen_width()))
     if output != "-":

@@ -15,7 +15,8 @@ _LENIENT = ("strict", "surrogateescape", "backslashreplace")  # what Python choo
 _PLAIN = {
     "×": "x", "·": ".", "•": "*", "–": "-", "—": "-", "−": "-", "…": "...", "≤": "<=", "≥": ">=",
     "±": "+-", "≈": "~", "→": "->", "←": "<-", "‘": "'", "’": "'", "“": "'", "”": "'", "µ": "u",
-    "μ": "u", "²": "2", "³": "3", "√": "sqrt", "∞": "inf", "\u00a0": " ", "\u202f": " ",
+    "μ": "u", "²": "2", "³": "3", "√": "sqrt", "∞": "inf", "●": "m", "◐": "b", "○": "a",
+    "\u00a0": " ", "\u202f": " ",
 }  # fmt: skip
 
 
@@ -35,6 +36,8 @@ def plain(character: str) -> str:
     """
     if character in _PLAIN:
         return _PLAIN[character]
+    if "▀" <= character <= "▟":  # bars
+        return "#"
     if "─" <= character <= "╿":  # lines of a table
         return {"─": "-", "━": "-", "═": "-", "│": "|", "┃": "|", "║": "|"}.get(character, "+")
     units = character.encode("utf-16-be", "surrogatepass")

@@ -21,6 +21,7 @@ from lrkv_plan.memory.placement import POLICIES, Placement
 from lrkv_plan.memory.population import PopulationAccount
 from lrkv_plan.memory.side_by_side import CacheRow, ParamsRow, TensorRow
 from lrkv_plan.memory.weights import MatchedWidth
+from lrkv_plan.report.tables import CONSTANTS
 from lrkv_plan.schema import Source
 from lrkv_plan.serving.capacity import CapacityRow
 from lrkv_plan.serving.load import Admission
@@ -35,12 +36,13 @@ Shape: TypeAlias = "dict[str, Any]"
 class Dumped:
     """A spec as JSON holds it: without the keys that are None, or with them as null.
 
-    ``plus`` are keys that a view adds.
+    ``plus`` are keys that a view adds, ``may_lack`` those that stand there only where asked for.
     """
 
     spec: type
     keeps_none: bool = False
     plus: Mapping[str, Any] = field(default_factory=dict)
+    may_lack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Answer:
 
 Bytes: TypeAlias = int | Fraction
 
-MODEL, GPU = Dumped(spec=ModelSpec), Dumped(spec=HardwareProfile)
+MODEL = Dumped(spec=ModelSpec)
+GPU = Dumped(spec=HardwareProfile, may_lack=CONSTANTS)
 FOR_MODEL: Shape = {"model": MODEL}
 POINT: Shape = dict.fromkeys(("context_tokens", "batch_size", "query_tokens", "tp_size"), int)
 WEIGHTS: Shape = {"weight_dtype": str | None, "weight_bytes_per_gpu": int | None}

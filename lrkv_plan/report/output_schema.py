@@ -157,6 +157,8 @@ class _Builder:
             for key, kind in dumped.plus.items():
                 self.definitions[name]["properties"][key] = self._described(key, kind)
                 self.definitions[name]["required"].append(key)
+            required = self.definitions[name].get("required", [])
+            required[:] = [key for key in required if key not in dumped.may_lack]
         return {"$ref": f"#/$defs/{name}"}
 
 

@@ -100,10 +100,20 @@ def as_row(result: Any) -> dict[str, Any]:
     return row
 
 
-def render(table: Table, output_format: Format, *, width: int = WIDTH, color: bool = False) -> str:
-    """The table as text, with a final newline; ``width`` and ``color`` are of a screen."""
+def render(
+    table: Table,
+    output_format: Format,
+    *,
+    width: int = WIDTH,
+    color: bool = False,
+    whole_inputs: bool = False,
+) -> str:
+    """The table as text, with a final newline.
+
+    ``width`` and ``color`` are of a screen, ``whole_inputs`` of JSON.
+    """
     if output_format is Format.JSON:
-        return to_json(table)
+        return to_json(table, whole_inputs=whole_inputs)
     if output_format is Format.CSV:
         return to_csv(table)
     if output_format is Format.MARKDOWN:
@@ -121,14 +131,29 @@ _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u
                              "|[\ud800-\udfff]")  # fmt: skip
 
 
-def to_json(table: Table) -> str:
-    """One object: schema_version, tool_version, inputs, rows, notes, and their texts as remarks."""
+# Tables of fitted constants inside a GPU profile: nine tenths of a plan's JSON.
+CONSTANTS = ("kernels", "allreduce")
+
+
+def _short(inputs: Row) -> Row:
+    gpu = inputs.get("gpu")
+    if not isinstance(gpu, Mapping):
+        return inputs
+    return {**inputs, "gpu": {key: gpu[key] for key in gpu if key not in CONSTANTS}}
+
+
+def to_json(table: Table, *, whole_inputs: bool = False) -> str:
+    """One object: schema_version, tool_version, inputs, rows, notes, and their texts as remarks.
+
+    A GPU among the inputs stands there with its tables of fitted constants where ``whole_inputs``;
+    the notes say which of them were used.
+    """
     import json
 
     document = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
-        "inputs": _plain(table.inputs),
+        "inputs": _plain(table.inputs if whole_inputs else _short(table.inputs)),
         "rows": plain_rows(table.rows),
         "notes": [dataclasses.asdict(_as_note(note)) for note in table.notes],
         "remarks": list(table.remarks),
