@@ -6,7 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from lrkv_plan.documents import read_yaml
 from lrkv_plan.schema import Flag, Frozen, HeadCount, Name, TokenCount, Width, validate
@@ -20,7 +20,7 @@ class Run(Frozen):
 
     ``attention`` is the design as ``--attention`` text; ``printed_ratio`` the source's own cache
     ratio to MHA where the design's width is not known. ``extra`` runs stand beside the comparison
-    of one run per family.
+    of one run per family; the others are compared with the ``reference`` run.
     """
 
     design: Name
@@ -31,6 +31,7 @@ class Run(Frozen):
     printed_ratio: Annotated[float, Field(gt=0, le=10)] | None = None
     sweep: Name | None = None
     extra: Flag = False
+    reference: Flag = False
 
 
 class Scale(Frozen):
@@ -47,10 +48,31 @@ class Scale(Frozen):
     n_heads: HeadCount | None = None
     head_dim: Width | None = None
 
+    @model_validator(mode="after")
+    def _has_one_reference(self) -> Scale:
+        found = [run for run in self.runs if run.reference]
+        if len(found) != 1 or found[0].extra:
+            named = ", ".join(run.design for run in found) or "none"
+            raise ValueError(
+                f"scale {self.name}: of the runs that are not extra exactly one must be the "
+                f"reference, not {named}"
+            )
+        return self
+
     @property
     def compared(self) -> dict[str, Run]:
         """Family to its run in the comparison of families."""
         return {run.family: run for run in self.runs if not run.extra}
+
+    @property
+    def reference(self) -> Run:
+        """The run that the others are compared with."""
+        return next(run for run in self.runs if run.reference)
+
+    @property
+    def others(self) -> dict[str, Run]:
+        """Family to its run in the comparison, without the reference."""
+        return {family: run for family, run in self.compared.items() if not run.reference}
 
 
 class PublishedLoss(Frozen):

@@ -72,9 +72,6 @@ def effective_ranks(facts: PublishedScores) -> Figure:
     )  # fmt: skip
 
 
-REFERENCE = "mha"
-
-
 def exact_loss(run: Run) -> Fraction:
     """The printed digits as a rational, so that differences are exact."""
     return Fraction(str(run.cross_entropy))
@@ -102,7 +99,7 @@ def loss_by_size(facts: PublishedLoss) -> Figure:
     lines = [
         _line(scales, family, style)
         for style, family in enumerate(families(facts))
-        if family != REFERENCE
+        if any(family in scale.others for scale in scales)
     ]
     styles = {family: style for style, family in enumerate(families(facts))}
     others = [scale for scale in facts.scales if scale not in scales]
@@ -134,8 +131,8 @@ def loss_by_size(facts: PublishedLoss) -> Figure:
 
 
 def difference(scale: Scale, family: str) -> Fraction:
-    """Loss of the family's run minus MHA's at that scale."""
-    return exact_loss(scale.compared[family]) - exact_loss(scale.compared[REFERENCE])
+    """Loss of the family's run minus the reference's at that scale."""
+    return exact_loss(scale.compared[family]) - exact_loss(scale.reference)
 
 
 def _line(scales: Sequence[Scale], family: str, style: int) -> Series:
@@ -160,8 +157,7 @@ def _hollow(scale: Scale, styles: Mapping[str, int]) -> list[Series]:
             texts=(f"{family.upper()} {scale.name}",),
             is_open=True,
         )
-        for family in scale.compared
-        if family != REFERENCE
+        for family in scale.others
     ]
 
 
@@ -282,7 +278,7 @@ def _panel(
         for run, ratio, known in runs
     )
     tokens = f", {scale.training_tokens / 10**9:g}B tokens" if scale.training_tokens else ""
-    reference = next((run for run, ratio, _ in runs if ratio == 1), None)
+    reference = next((run for run, _, _ in runs if run.reference), None)
     guides = () if reference is None else (
         Guide(name="MHA", axis="y", value=reference.cross_entropy, label=""),
     )  # fmt: skip

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.auditing.quarter_turns import TurnedResidual, score, turned_residual
 from lrkv_plan.report.series.published import (
-    REFERENCE,
     compared_scales,
     difference,
     exact_loss,
@@ -262,7 +261,7 @@ def losses_table(facts: PublishedLoss) -> Table:
 
 def scale_table(scale: Scale) -> Table:
     """Every run of one scale: its cache, where that can be placed, and its loss against MHA's."""
-    reference = exact_loss(scale.compared[REFERENCE])
+    reference = exact_loss(scale.reference)
     ratios = {run.design: (ratio, known) for run, ratio, known in placed_runs(scale)}
     rows = [
         {
