@@ -170,6 +170,9 @@ def test_designs_along_the_rank_are_written_with_any_rank_or_the_word() -> None:
     )
     assert word.rows == number.rows
     assert "lrkv:RANK" in word.verdict
+    backbone = lrkv_plan.load_model(LLAMA).attention_groups[0].attention.backbone()
+    spec = lrkv_plan.parse_attention("lrkv:48", backbone)
+    assert lrkv_plan.crossover(LLAMA, attention=["gqa:8", spec], **told).rows == word.rows
 
 
 def test_designs_are_texts_or_objects() -> None:

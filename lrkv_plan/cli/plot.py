@@ -38,6 +38,7 @@ from lrkv_plan.questions.arguments import (
     along_rank,
     context_of,
     deployment_of,
+    designs_of,
     low_rank_variant,
     refuse_alignment,
     refuse_beside_pool,
@@ -327,7 +328,6 @@ def capacity_vs_context(
     """  # fmt: skip
     from dataclasses import replace
 
-    from lrkv_plan.memory.side_by_side import designs
     from lrkv_plan.report.series.capacity import capacity_vs_context as series
     from lrkv_plan.report.series.capacity import default_contexts
     from lrkv_plan.serving.answers import capacity_answers
@@ -352,7 +352,7 @@ def capacity_vs_context(
         replace(first, settings=replace(first.settings, context_tokens=context))
         for context in sorted(set(contexts))
     ]
-    chosen = designs(spec, attention or ())
+    chosen = designs_of(spec, attention)
     refuse_alignment(chosen, asked().get("align"))
     return series(spec, capacity_answers(chosen, sized))
 
@@ -433,13 +433,12 @@ def roofline(
     --attention lrkv:55 --attention lrkv:55,position=rope_expand -o roofline.png
     """  # fmt: skip
     from lrkv_plan.loader import load_hardware
-    from lrkv_plan.memory.side_by_side import designs
     from lrkv_plan.report.series.roofline import roofline as series
 
     spec = load(model, spec_dir)
     return series(
         spec,
-        designs(spec, attention or ()),
+        designs_of(spec, attention),
         load_hardware(gpu, spec_dir=spec_dir),
         context_tokens=context_of(context_tokens, spec),
         kv_dtype=kv_dtype,
@@ -489,6 +488,7 @@ def crossover_map(
     from lrkv_plan.report.captions import caption, gpus
     from lrkv_plan.report.series.crossovers import crossover_map as series
     from lrkv_plan.report.views.specs import model_inputs
+    from lrkv_plan.specs.design import typed_designs
 
     if over is MapOver.BATCH:
         refuse(["batch_size"], "is what --over batch_size varies; --at-most bounds it")
@@ -497,10 +497,9 @@ def crossover_map(
         raise UsageError("give two designs (--attention) and LOW,HIGH for --context-tokens")
     spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
     size = words.count("tp_size", tp_size)
-    pair = along_rank(attention) if over.value == "rank" else attention
+    pair = typed_designs(spec, along_rank(attention) if over.value == "rank" else attention)
     columns = map_columns(
-        spec,
-        (pair[0], pair[1]),
+        pair,
         hardware,
         over=over.value,
         at_most=words.optional(words.count, "at_most", at_most),
@@ -512,7 +511,7 @@ def crossover_map(
     )
     return series(
         columns,
-        column_labels(spec, pair, over.value),
+        column_labels(pair, over.value),
         over=over.value,
         low=limits[0],
         high=limits[1],
@@ -548,7 +547,6 @@ def step_stack(
     """  # fmt: skip
     from lrkv_plan.latency.step import step_model
     from lrkv_plan.loader import load_all_hardware, load_hardware
-    from lrkv_plan.memory.side_by_side import designs
     from lrkv_plan.report.captions import caption, gpus
     from lrkv_plan.report.series.steps import step_stack as series
     from lrkv_plan.report.views.specs import model_inputs
@@ -563,7 +561,7 @@ def step_stack(
     return series(
         [
             (label, step_model(one, hardware, relatives=relatives, **told))
-            for label, one in designs(spec, attention or ())
+            for label, one in designs_of(spec, attention)
         ],
         context_tokens=context_of(context_tokens, spec),
         batch_size=words.count("batch_size", batch_size),

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.attention.spec import AttentionSpec, divisors_of
+from lrkv_plan.attention.spec import divisors_of
 from lrkv_plan.errors import PlacementError, UsageError, did_you_mean
 from lrkv_plan.latency.step import StepModel, StepTime, step_model, step_time
 from lrkv_plan.memory.exact import one_count
-from lrkv_plan.specs.design import design_text, layers_of, sizes_of, swap_attention, with_size
+from lrkv_plan.specs.design import NamedDesign, design_text, layers_of, sizes_of, with_size
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 
@@ -273,8 +273,7 @@ class Comparison:
 
 
 def compare(
-    model: ModelSpec,
-    designs: tuple[str | AttentionSpec, str | AttentionSpec],
+    designs: Sequence[NamedDesign],
     hardware: HardwareProfile,
     *,
     over: str,
@@ -289,7 +288,7 @@ def compare(
 
     Parameters
     ----------
-    designs : two designs, as objects or as text.
+    designs : two designs of one backbone, with their names.
     over : context_tokens, batch_size, rank, query_tokens or tp_size.
     point : the other variables' values: context_tokens, batch_size, query_tokens, tp_size.
     at_most : the variable's largest value; by default the model's longest context (at least
@@ -308,7 +307,7 @@ def compare(
         hint = did_you_mean(over, VARIABLES)
         raise UsageError(f"variable {over!r} is unknown{hint}; known: {', '.join(VARIABLES)}")
     check_most(over, at_most)
-    pair = [swap_attention(model, design) for design in designs]
+    pair = [design for _, design in designs]
 
     @cache
     def built(index: int, rank: int | None, tp_size: int) -> StepModel:
@@ -329,14 +328,14 @@ def compare(
         return one, other
 
     def name_at(index: int, value: int) -> str:
-        return _names(designs, pair, value if over == "rank" else None)[index]
+        return names_at(designs, value if over == "rank" else None)[index]
 
     if over in ("context_tokens", "batch_size", "query_tokens"):
         steps = built(0, None, point["tp_size"]), built(1, None, point["tp_size"])
-        crossover = _along(over, steps, point, at_most or _most(model, over))
+        crossover = _along(over, steps, point, at_most or _most(pair[0], over))
     else:
         ranks = over == "rank"
-        values = ranks_of(pair, at_most) if ranks else _tp_sizes(model, built, at_most)
+        values = ranks_of(pair, at_most) if ranks else _tp_sizes(pair[0], built, at_most)
         crossover = _each_of(values, steps_at)
     lowest = crossover.low if over == "rank" else None
     notes = (n for index in (0, 1) for n in built(index, lowest, point["tp_size"]).remarks)
@@ -421,23 +420,11 @@ def _has_rank(design: ModelSpec) -> bool:
     return layers_of(design)[0].size_name == "rank"
 
 
-def rank_names(
-    model: ModelSpec, designs: Sequence[str | AttentionSpec], word: int | str
-) -> list[str]:
-    """Names of designs along the rank, with ``word`` for the rank; other designs keep theirs."""
-    return _names(designs, [swap_attention(model, design) for design in designs], word)
-
-
-def _names(
-    designs: Sequence[str | AttentionSpec], swapped: Sequence[ModelSpec], rank: int | str | None
-) -> list[str]:
+def names_at(designs: Sequence[NamedDesign], rank: int | str | None) -> list[str]:
+    """Names of designs at a rank, or with a word for it; those without a rank keep theirs."""
     return [
-        design_text(one, rank)
-        if rank is not None and _has_rank(one)
-        else given
-        if isinstance(given, str)
-        else given.text()
-        for given, one in zip(designs, swapped, strict=True)
+        name if rank is None or not _has_rank(one) else design_text(one, rank)
+        for name, one in designs
     ]
 
 
@@ -504,8 +491,7 @@ _BATCH_STEPS_PER_DOUBLING = 16
 
 
 def map_columns(
-    model: ModelSpec,
-    designs: tuple[str | AttentionSpec, str | AttentionSpec],
+    designs: Sequence[NamedDesign],
     hardware: HardwareProfile,
     *,
     over: str,
@@ -520,7 +506,7 @@ def map_columns(
 
     Parameters
     ----------
-    designs : two designs, as objects or as text; along the rank, LRKV takes each column's rank.
+    designs : two designs of one backbone; along the rank, LRKV takes each column's rank.
     over : rank (every whole rank up to a head's width) or batch_size (geometric, 1 to ``at_most``).
 
     Raises
@@ -536,7 +522,7 @@ def map_columns(
 
     check_most(over, at_most)
 
-    pair = [swap_attention(model, design) for design in designs]
+    pair = [design for _, design in designs]
 
     def built(design: ModelSpec) -> StepModel:
         return step_model(
@@ -555,12 +541,9 @@ def map_columns(
     return [(batch, steps) for batch in geometric(at_most or 256)]
 
 
-def column_labels(
-    model: ModelSpec, designs: Sequence[str | AttentionSpec], over: str
-) -> tuple[str, str]:
+def column_labels(designs: Sequence[NamedDesign], over: str) -> tuple[str, str]:
     """The two designs' names; along the rank the number gives way to ``r``."""
-    swapped = [swap_attention(model, design) for design in designs]
-    one, other = _names(designs, swapped, "r" if over == "rank" else None)
+    one, other = names_at(designs, "r" if over == "rank" else None)
     return one, other
 
 

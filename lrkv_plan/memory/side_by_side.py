@@ -29,16 +29,8 @@ from lrkv_plan.memory.weights import (
     parameter_count,
 )
 from lrkv_plan.specs.deployment import Workload
-from lrkv_plan.specs.design import design_label, swap_attention, swapped_label
+from lrkv_plan.specs.design import NamedDesign
 from lrkv_plan.specs.model import LayerGroup, ModelSpec
-
-
-def designs(model: ModelSpec, texts: Sequence[str]) -> list[tuple[str, ModelSpec]]:
-    """(label, model) for the model's own design, or for each ``--attention`` text."""
-    if not texts:
-        return [(design_label(model), model)]
-    swapped = [(text, swap_attention(model, text)) for text in texts]
-    return [(swapped_label(model, text, one), one) for text, one in swapped]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +51,7 @@ class ParamsRow:
 
 
 def params_rows(
-    model: ModelSpec, texts: Sequence[str] = (), *, match_params: bool = False
+    model: ModelSpec, designs: Sequence[NamedDesign], *, match_params: bool = False
 ) -> list[ParamsRow]:
     """One row per design; with ``match_params`` also the width that restores the model's total.
 
@@ -69,7 +61,7 @@ def params_rows(
         As ``matched_feed_forward``.
     """
     rows = []
-    for label, design in designs(model, texts):
+    for label, design in designs:
         count = parameter_count(design)
         rows.append(
             ParamsRow(
@@ -101,16 +93,16 @@ class ShardRow:
 
 
 def shard_rows(
-    model: ModelSpec, texts: Sequence[str] = (), *, tp_sizes: Iterable[int], kv_dtype: str = "bf16"
+    designs: Sequence[NamedDesign], *, tp_sizes: Iterable[int], kv_dtype: str = "bf16"
 ) -> list[ShardRow]:
     """One row per design, size and policy that an engine can run, or one that says why not."""
     rows = []
-    for label, design in designs(model, texts):
+    for label, design in designs:
         for tp_size in tp_sizes:
             found, refused = try_placements(design, tp_size=tp_size, kv_dtype=kv_dtype)
             rows += [
                 ShardRow(
-                    model=model.name, attention=label, tp_size=tp_size, placement=one,
+                    model=design.name, attention=label, tp_size=tp_size, placement=one,
                     refused=refused,
                 )
                 for one in (found or (None,))
@@ -146,8 +138,7 @@ class CacheRow:
 
 
 def cache_rows(
-    model: ModelSpec,
-    texts: Sequence[str] = (),
+    designs: Sequence[NamedDesign],
     *,
     contexts: Iterable[int],
     workload: Workload = _ONE_SEQUENCE,
@@ -155,12 +146,12 @@ def cache_rows(
     """One row per design and context. Raises as ``cache_bytes``."""
     kv_dtype, tp_size = workload.kv_dtype, workload.tp_size
     rows = []
-    for label, design in designs(model, texts):
+    for label, design in designs:
         for context in contexts:
             whole = _held(design, context, workload, tp_size=1)
             rows.append(
                 CacheRow(
-                    model=model.name,
+                    model=design.name,
                     attention=label,
                     context_tokens=context,
                     batch_size=workload.batch_size,
@@ -219,16 +210,15 @@ class TensorRow:
 
 
 def tensor_rows(
-    model: ModelSpec,
-    texts: Sequence[str] = (),
+    designs: Sequence[NamedDesign],
     *,
     contexts: Iterable[int],
     workload: Workload = _ONE_SEQUENCE,
 ) -> list[TensorRow]:
     """One row per design, context, layer group and tensor; their bytes add up to ``cache_rows``."""
     return [
-        TensorRow(model=model.name, attention=label, context_tokens=context, **tensor)
-        for label, design in designs(model, texts)
+        TensorRow(model=design.name, attention=label, context_tokens=context, **tensor)
+        for label, design in designs
         for context in contexts
         for group in design.layers
         for tensor in (

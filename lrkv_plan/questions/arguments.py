@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lrkv_plan.serving.deployment import Checkpoint, Deployment
     from lrkv_plan.serving.load import LatencyTarget
     from lrkv_plan.specs.deployment import EngineName
+    from lrkv_plan.specs.design import NamedDesign
     from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.lengths import Population
 
@@ -202,24 +203,22 @@ def low_rank_variant(
     SpecError
         If the model has no attention layers, or an argument does not fit its heads.
     """
-    from lrkv_plan.attention.families.low_rank import LowRankSpec
-    from lrkv_plan.attention.registry import parse_attention
+    from lrkv_plan.attention.families.low_rank import plain_low_rank
     from lrkv_plan.specs.design import first_backbone
 
-    told = {
-        "groups": (n_shared_groups, 1), "position": (position, "none"), "rope_dim": (rope_dim, 0),
-        "key_norm": (key_norm, "none"),
+    backbone = first_backbone(model)
+    if position == "rope_decoupled":
+        rope_dim = rope_dim or backbone.rope_dim or 0
+    plain = plain_low_rank(backbone)
+    told: dict[str, Any] = {
+        "n_shared_groups": n_shared_groups, "position": position, "rope_dim": rope_dim,
+        "basis_spans_rotary_planes": position == "rope_rank", "key_norm": key_norm,
     }  # fmt: skip
-    stated = [f"{name}={value}" for name, (value, default) in told.items() if value != default]
-    if position == "rope_rank":
-        stated.append("basis_spans_rotary_planes=true")
-    variant = parse_attention(",".join(["lrkv:0", *stated]), first_backbone(model))
-    assert isinstance(variant, LowRankSpec), "the text names LRKV"
-    return variant
+    return plain.changed(told, text=plain.model_copy(update=told).text())
 
 
-def design_texts(attention: Designs | None) -> list[str]:
-    """Designs as the text that names them; none where none was given.
+def asked_designs(attention: Designs | None) -> list[str | AttentionSpec]:
+    """The designs that were given, one or several; none where none was.
 
     Raises
     ------
@@ -230,15 +229,27 @@ def design_texts(attention: Designs | None) -> list[str]:
 
     if attention is None:
         return []
-    several = attention if isinstance(attention, list | tuple) else [attention]
-    return words.texts(
-        "attention", [one.text() if isinstance(one, AttentionSpec) else one for one in several]
-    )
+    several: list[Any] = list(attention) if isinstance(attention, list | tuple) else [attention]
+    words.texts("attention", [one for one in several if not isinstance(one, AttentionSpec)])
+    return several
 
 
-def along_rank(texts: Sequence[str]) -> list[str]:
+def designs_of(model: ModelSpec, attention: Designs | None) -> list[NamedDesign]:
+    """The model with each given design, or with its own where none was given, named.
+
+    Raises
+    ------
+    ArgumentError, SpecError
+        If one is neither text nor a spec, or does not fit the model's heads.
+    """
+    from lrkv_plan.specs.design import named_designs
+
+    return named_designs(model, asked_designs(attention))
+
+
+def along_rank(asked: Sequence[str | AttentionSpec]) -> list[str | AttentionSpec]:
     """Designs of which ranks are tried, ``lrkv:RANK``, as designs at rank 0."""
-    return [re.sub(r"\bRANK\b", "0", text) for text in texts]
+    return [re.sub(r"\bRANK\b", "0", one) if isinstance(one, str) else one for one in asked]
 
 
 def refuse_beside_pool(kv_memory: Any, **budget: Any) -> None:

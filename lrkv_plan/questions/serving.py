@@ -14,10 +14,11 @@ from lrkv_plan.questions.arguments import (
     Model,
     Number,
     Numbers,
+    asked_designs,
     context_of,
     contexts_of,
     deployment_of,
-    design_texts,
+    designs_of,
     latency_target,
     load_model,
     population_of,
@@ -77,6 +78,7 @@ def plan(
     from lrkv_plan.report.views.capacity import bounded
     from lrkv_plan.report.views.time import plan_inputs, plan_table
     from lrkv_plan.serving.plan import make_plan
+    from lrkv_plan.specs.design import typed_designs
 
     refuse_beside_pool(kv_memory, utilisation=utilisation)
     spec = load_model(model, spec_dir=spec_dir)
@@ -95,7 +97,7 @@ def plan(
         batch_size=batch,
         target=target,
         is_layout_stated=tp_size is not None,
-        designs=design_texts(attention),
+        designs=typed_designs(spec, asked_designs(attention)),
     )
     inputs = plan_inputs(spec, deployment, target, made)
     table = plan_table(spec, inputs, made)
@@ -174,7 +176,6 @@ def capacity(
     SpecError, UsageError, BudgetError, PlacementError
         If an argument names nothing, cannot be read or honoured, or nothing fits.
     """
-    from lrkv_plan.memory.side_by_side import designs
     from lrkv_plan.report.views.capacity import budget_table, capacity_table
     from lrkv_plan.serving.answers import capacity_answers, smallest_layouts
     from lrkv_plan.specs.deployment import Parallelism
@@ -220,7 +221,7 @@ def capacity(
         for size in tp_sizes
         for context in contexts
     ]
-    chosen = designs(spec, design_texts(attention))
+    chosen = designs_of(spec, attention)
     refuse_alignment(chosen, align)
     target = (
         latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir) if is_timed else None

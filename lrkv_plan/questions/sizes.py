@@ -16,7 +16,7 @@ from lrkv_plan.questions.arguments import (
     context_of,
     default_context,
     deployment_of,
-    design_texts,
+    designs_of,
     load_model,
     low_rank_variant,
     named,
@@ -76,11 +76,11 @@ def cache(
         refuse(
             {"encoder_tokens": encoder_tokens}, f"{spec.name} has no cross-attention; leave it out"
         )
-    texts = design_texts(attention)
+    designs = designs_of(spec, attention)
     if detail:
-        tensors = tensor_rows(spec, texts, contexts=contexts, workload=workload)
+        tensors = tensor_rows(designs, contexts=contexts, workload=workload)
         return Result(tensor_table(spec, tensors, workload))
-    rows = cache_rows(spec, texts, contexts=contexts, workload=workload)
+    rows = cache_rows(designs, contexts=contexts, workload=workload)
     return Result(cache_table(spec, rows, workload))
 
 
@@ -222,8 +222,8 @@ def params(
 
     spec = load_model(model, spec_dir=spec_dir)
     matched = bool(match_params)
-    texts = design_texts(attention)
-    return Result(params_table(spec, params_rows(spec, texts, match_params=matched), matched))
+    designs = designs_of(spec, attention)
+    return Result(params_table(spec, params_rows(spec, designs, match_params=matched), matched))
 
 
 def shard(
@@ -253,8 +253,8 @@ def shard(
 
     spec = load_model(model, spec_dir=spec_dir)
     sizes = [1, 2, 4, 8] if tp_size is None else words.counts("tp_size", tp_size)
-    texts, kv_format = design_texts(attention), kv_dtype or "bf16"
-    rows = shard_rows(spec, texts, tp_sizes=sizes, kv_dtype=kv_format)
+    designs, kv_format = designs_of(spec, attention), kv_dtype or "bf16"
+    rows = shard_rows(designs, tp_sizes=sizes, kv_dtype=kv_format)
     inputs = {
         "model": model_inputs(spec),
         "tp_size": sizes,

@@ -15,8 +15,9 @@ from lrkv_plan.questions.arguments import (
     Number,
     Texts,
     along_rank,
+    asked_designs,
     context_of,
-    design_texts,
+    designs_of,
     load_gpu,
     load_model,
     named,
@@ -56,7 +57,6 @@ def step_time(
     """
     from lrkv_plan.latency.step import step_model
     from lrkv_plan.latency.step import step_time as time_of
-    from lrkv_plan.memory.side_by_side import designs
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import steps_table
 
@@ -69,7 +69,7 @@ def step_time(
     }
     relatives = load_all_hardware(spec_dir)
     steps = []
-    for label, design in designs(spec, design_texts(attention)):
+    for label, design in designs_of(spec, attention):
         step = step_model(design, hardware, tp_size=point["tp_size"], relatives=relatives, **told)
         at = (point["context_tokens"], point["batch_size"], point["query_tokens"])
         steps.append((label, step, time_of(step, *at)))
@@ -113,13 +113,14 @@ def crossover(
     SpecError, UsageError, PlacementError
         If an argument names nothing, cannot be read or honoured, or no time can be predicted.
     """
-    from lrkv_plan.latency.crossover import compare, rank_names
+    from lrkv_plan.latency.crossover import compare, names_at
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import crossover_table
+    from lrkv_plan.specs.design import typed_designs
 
-    texts = design_texts(attention)
-    if len(texts) != 2:
-        raise ArgumentError("attention", f": give two designs to compare, not {len(texts)}")
+    asked = asked_designs(attention)
+    if len(asked) != 2:
+        raise ArgumentError("attention", f": give two designs to compare, not {len(asked)}")
     along = over or OVER[0]
     if along not in OVER:
         raise ArgumentError(
@@ -134,13 +135,13 @@ def crossover(
     if along == "tp_size":
         refuse({"weights": weights}, "are of one size, and --over tp_size varies it; leave it out")
     if along == "rank":
-        texts = along_rank(texts)
+        asked = along_rank(asked)
     spec = load_model(model, spec_dir=spec_dir)
     point = _point(spec, context_tokens, batch_size, query_tokens, tp_size)
     weight_bytes = words.optional(words.size, "weights", weights)
+    pair = typed_designs(spec, asked)
     answer = compare(
-        spec,
-        (texts[0], texts[1]),
+        pair,
         load_gpu(gpu, spec_dir=spec_dir),
         over=along,
         point=point,
@@ -159,7 +160,7 @@ def crossover(
         "weight_bytes_per_gpu": weight_bytes,
         **point,
     }
-    labels = rank_names(spec, texts, "RANK") if along == "rank" else texts
+    labels = names_at(pair, "RANK" if along == "rank" else None)
     return Result(
         crossover_table(spec, stated, labels, answer.crossover, answer.sides, answer.rests_on)
     )
@@ -193,7 +194,6 @@ def roofline(
     """
     from lrkv_plan.latency.roofline import roofline_point
     from lrkv_plan.latency.work import paths_of
-    from lrkv_plan.memory.side_by_side import designs
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import roofline_table
 
@@ -206,7 +206,7 @@ def roofline(
     kv_format = kv_dtype or "bf16"
     points = [
         (label, roofline_point(design, hardware, path=path, units=unit, kv_dtype=kv_format, **told))
-        for label, design in designs(spec, design_texts(attention))
+        for label, design in designs_of(spec, attention)
         for path in paths_of(design)
         for unit in (kind.strip() for kind in kinds.split(","))
     ]

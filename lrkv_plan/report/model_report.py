@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import PlanError, RequirementError, UsageError
 from lrkv_plan.formats import storage_format
-from lrkv_plan.latency.crossover import column_labels, compare, map_columns, rank_names
+from lrkv_plan.latency.crossover import column_labels, compare, map_columns, names_at
 from lrkv_plan.latency.roofline import roofline_point
 from lrkv_plan.latency.work import paths_of
+from lrkv_plan.memory.cache import reference_mha
 from lrkv_plan.memory.largest import rank_ceiling
 from lrkv_plan.memory.side_by_side import cache_rows, params_rows, shard_rows, tensor_rows
-from lrkv_plan.report.document import Document, Highlight, Part, Section, joined, part_of
+from lrkv_plan.report.document import Document, Highlight, Part, Section, part_of
 from lrkv_plan.report.explorer import SliderGrid, slider_grid
-from lrkv_plan.report.request import Settled, settle
+from lrkv_plan.report.request import Settled, ShownDesign, settle
 from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank
 from lrkv_plan.report.series.capacity import capacity_vs_context, default_contexts
 from lrkv_plan.report.series.crossovers import crossover_map
@@ -44,7 +45,7 @@ from lrkv_plan.report.views.time import (
 from lrkv_plan.serving.answers import capacity_answers
 from lrkv_plan.serving.load import timed_step
 from lrkv_plan.specs.deployment import Workload
-from lrkv_plan.specs.design import design_label
+from lrkv_plan.specs.design import NamedDesign, design_label
 
 if TYPE_CHECKING:
     from lrkv_plan.latency.step import StepModel
@@ -101,7 +102,7 @@ def _crossover(settled: Settled, over: str) -> Table:
         "query_tokens": settled.query_tokens, "tp_size": settled.tp_size,
     }  # fmt: skip
     answer = compare(
-        request.model, pair, settled.gpu, over=over, point=point, kv_dtype=settled.kv_dtype,
+        pair, settled.gpu, over=over, point=point, kv_dtype=settled.kv_dtype,
         weight_dtype=weight_dtype, weight_bytes=weight_bytes, relatives=request.relatives,
     )  # fmt: skip
     stated = {
@@ -109,7 +110,7 @@ def _crossover(settled: Settled, over: str) -> Table:
         "kv_dtype": settled.kv_dtype, "weight_dtype": weight_dtype or request.model.weight_dtype,
         "weight_bytes_per_gpu": weight_bytes, **point,
     }  # fmt: skip
-    labels = rank_names(request.model, pair, "RANK") if over == "rank" else list(pair)
+    labels = names_at(pair, "RANK" if over == "rank" else None)
     return crossover_table(
         request.model, stated, labels, answer.crossover, answer.sides, answer.rests_on
     )
@@ -121,12 +122,10 @@ def _map(settled: Settled) -> Figure:
         "kv_dtype": settled.kv_dtype, "weight_dtype": settled.deployment.weight_dtype,
         "tp_size": settled.tp_size, "weight_bytes": settled.weight_bytes,
     }  # fmt: skip
-    columns = map_columns(
-        request.model, pair, settled.gpu, over="batch_size", relatives=request.relatives, **told
-    )
+    columns = map_columns(pair, settled.gpu, over="batch_size", relatives=request.relatives, **told)
     return crossover_map(
         columns,
-        column_labels(request.model, pair, "batch_size"),
+        column_labels(pair, "batch_size"),
         over="batch_size",
         low=_MAP_CONTEXTS[0],
         high=_MAP_CONTEXTS[1],
@@ -136,15 +135,17 @@ def _map(settled: Settled) -> Figure:
     )
 
 
-def _pair(settled: Settled) -> tuple[str, str] | None:
+def _pair(settled: Settled) -> list[NamedDesign] | None:
     """The own design, or MHA where that has no text, against LRKV."""
-    own = settled.texts[0] if settled.texts else None
-    if settled.low_rank is None or settled.low_rank == own:
+    last = settled.low_rank
+    if last is None or last.text is None or last == settled.designs[0]:
         return None
-    return own or "mha", settled.low_rank
+    first = settled.designs[0]
+    own = ("mha", reference_mha(first.model)) if first.text is None else (first.text, first.model)
+    return [own, (last.text, last.model)]
 
 
-def _needed_pair(settled: Settled) -> tuple[str, str]:
+def _needed_pair(settled: Settled) -> list[NamedDesign]:
     pair = _pair(settled)
     if pair is None:
         raise UsageError("no LRKV design other than the model's own is in the budget")
@@ -153,7 +154,7 @@ def _needed_pair(settled: Settled) -> tuple[str, str]:
 
 def _pair_command(settled: Settled, name: str, *extra: str) -> tuple[str, ...]:
     pair = _pair(settled)
-    return () if pair is None else (settled.request.command(name, *extra, texts=pair),)
+    return () if pair is None else (settled.request.command(name, *extra, designs=pair),)
 
 
 _SIZES = (1, 2, 4, 8)
@@ -171,22 +172,22 @@ def cache_parts(settled: Settled) -> tuple[Part, ...]:
     told = ("--context-tokens", ",".join(map(str, contexts)), *_batch_and_gpus(settled))
     one = ("--context-tokens", str(settled.context_tokens), *_batch_and_gpus(settled))
 
-    def caches(texts: Sequence[str]) -> Table:
-        rows = cache_rows(model, texts, contexts=contexts, workload=workload)
+    def caches() -> Table:
+        rows = cache_rows(settled.labelled, contexts=contexts, workload=workload)
         return cache_table(model, rows, workload)
 
-    def tensors(texts: Sequence[str]) -> Table:
+    def tensors() -> Table:
         at = [settled.context_tokens]
-        rows = tensor_rows(model, texts, contexts=at, workload=workload)
+        rows = tensor_rows(settled.labelled, contexts=at, workload=workload)
         return tensor_table(model, rows, workload)
 
     return (
         part_of(
-            "cache", "Cache per design and context", lambda: _own_and_others(settled, caches),
+            "cache", "Cache per design and context", caches,
             commands=_commands(settled, "cache", *told),
         ),
         part_of(
-            "cached-tensors", "What each design keeps", lambda: _own_and_others(settled, tensors),
+            "cached-tensors", "What each design keeps", tensors,
             lead="One row per cached tensor of one layer group, for one copy of the model.",
             commands=_commands(settled, "cache", "--detail", *one),
         ),
@@ -215,8 +216,8 @@ def rank_parts(settled: Settled) -> tuple[Part, ...]:
 
     told = ("--budget", settled.budget, "--tp-size", str(settled.tp_size))
 
-    def weights(texts: Sequence[str]) -> Table:
-        return params_table(model, params_rows(model, texts), match_params=False)
+    def weights() -> Table:
+        return params_table(model, params_rows(model, settled.labelled), match_params=False)
 
     return (
         part_of(
@@ -232,7 +233,7 @@ def rank_parts(settled: Settled) -> tuple[Part, ...]:
             commands=(request.command("plot cache-vs-rank", *told),),
         ),
         part_of(
-            "weights", "Weights per design", lambda: _own_and_others(settled, weights),
+            "weights", "Weights per design", weights,
             commands=_commands(settled, "params"),
         ),
     )  # fmt: skip
@@ -243,7 +244,7 @@ def capacity_parts(settled: Settled) -> tuple[Part, ...]:
     settled = settled.held
     request = settled.request
     deployment = settled.deployment
-    models = settled.named_designs
+    models = settled.labelled
     told = ("--tp-size", str(settled.tp_size), *_all_gpus(deployment))
 
     def table() -> Table:
@@ -283,19 +284,17 @@ def placement_parts(settled: Settled) -> tuple[Part, ...]:
     inputs = {
         "model": model_inputs(model), "tp_size": sizes, "kv_dtype": storage_format(kv_dtype).name,
     }  # fmt: skip
-    chosen = _placed_designs(settled)
+    chosen = replace(settled, designs=_placed_designs(settled))
 
-    def table(texts: Sequence[str]) -> Table:
-        rows = shard_rows(model, texts, tp_sizes=sizes, kv_dtype=kv_dtype)
+    def table() -> Table:
+        rows = shard_rows(chosen.labelled, tp_sizes=sizes, kv_dtype=kv_dtype)
         return shard_table(model, rows, inputs)
 
     return (
         part_of(
             "placement", "Cache per GPU under tensor parallelism",
-            lambda: _own_and_others(replace(settled, texts=chosen), table),
-            commands=_commands(
-                replace(settled, texts=chosen), "shard", "--tp-size", ",".join(map(str, sizes))
-            ),
+            table,
+            commands=_commands(chosen, "shard", "--tp-size", ",".join(map(str, sizes))),
         ),
     )  # fmt: skip
 
@@ -309,29 +308,21 @@ def _held_against_length(settled: Settled, models: Sequence[tuple[str, ModelSpec
     return capacity_vs_context(model, answers)
 
 
-def _placed_designs(settled: Settled) -> tuple[str | None, ...]:
+def _placed_designs(settled: Settled) -> tuple[ShownDesign, ...]:
     """The own design, the one before LRKV (MLA where it fits the budget) and plain LRKV."""
-    texts = settled.texts
-    plain = settled.plain_low_rank
-    if plain not in texts:
-        return texts[:3]
-    at = texts.index(plain)
-    return tuple(dict.fromkeys((texts[0], texts[at - 1], plain)))
-
-
-def _own_and_others(settled: Settled, table: Callable[[Sequence[str]], Table]) -> Table:
-    """One table of all designs, the model's own first where no text names it."""
-    named = [text for text in settled.texts if text is not None]
-    tables = [table(())] if None in settled.texts else []
-    return joined([*tables, *([table(named)] if named else [])])
+    designs = settled.designs
+    models = [None if one.text is None else one.model for one in designs]
+    if settled.plain_low_rank is None or settled.plain_low_rank not in models:
+        return designs[:3]
+    at = models.index(settled.plain_low_rank)
+    return tuple(designs[i] for i in dict.fromkeys((0, (at - 1) % len(designs), at)))
 
 
 def _commands(settled: Settled, name: str, *extra: str) -> tuple[str, ...]:
     """The command that prints the designs; two where the own design has no text."""
-    named = [text for text in settled.texts if text is not None]
-    own = [settled.request.command(name, *extra)] if None in settled.texts else []
-    others = [settled.request.command(name, *extra, texts=named)] if named else []
-    return (*own, *others)
+    named, command = settled.typed, settled.request.command
+    own = [command(name, *extra)] if len(named) < len(settled.designs) else []
+    return (*own, *([command(name, *extra, designs=named)] if named else []))
 
 
 def _batch_and_gpus(settled: Settled) -> tuple[str, ...]:
@@ -368,7 +359,7 @@ def time_parts(settled: Settled) -> tuple[Part, ...]:
     request = settled.request
     settled = settled.fitting
     told, batch = settled.place_options, settled.batch_option
-    named = settled.named_designs
+    named = settled.labelled
     place: dict[str, Any] = {
         "context_tokens": settled.context_tokens, "kv_dtype": settled.kv_dtype,
         "tp_size": settled.tp_size, "query_tokens": settled.query_tokens,
@@ -415,7 +406,7 @@ def basis_part(settled: Settled) -> Part:
         "basis", "What each design's attention time rests on",
         lambda: basis_table(
             settled.request.model, settled.gpu.name,
-            [(design_label(settled.design(t)), _steps(settled, t)) for t in settled.texts],
+            [(label, _steps(settled, design)) for label, design in settled.labelled],
         ),
     )  # fmt: skip
 
@@ -427,7 +418,7 @@ def _stack(settled: Settled) -> Figure:
         "tp_size": settled.tp_size, "weight_bytes": settled.deployment.weight_bytes,
     }  # fmt: skip
     return step_stack(
-        [(design_label(settled.design(t)), _steps(settled, t)) for t in settled.texts],
+        [(label, _steps(settled, design)) for label, design in settled.labelled],
         context_tokens=settled.context_tokens,
         batch_size=settled.batch_size,
         query_tokens=settled.query_tokens,
@@ -438,13 +429,13 @@ def _stack(settled: Settled) -> Figure:
 
 def _texts_command(settled: Settled, name: str, *extra: str) -> tuple[str, ...]:
     """The command for all designs; none where the own design has no text to stand beside them."""
-    if None in settled.texts and len(settled.texts) > 1:
+    if len(settled.designs) > max(1, len(settled.typed)):
         return ()
-    return (settled.request.command(name, *extra, texts=settled.texts),)
+    return (settled.request.command(name, *extra, designs=settled.typed),)
 
 
-def _steps(settled: Settled, text: str | None) -> StepModel:
-    return timed_step(settled.design(text), settled.deployment, settled.request.target)
+def _steps(settled: Settled, design: ModelSpec) -> StepModel:
+    return timed_step(design, settled.deployment, settled.request.target)
 
 
 _SECTIONS: tuple[tuple[str, str, str, Callable[[Settled], tuple[Part, ...]]], ...] = (
@@ -547,7 +538,8 @@ def _highlights(settled: Settled) -> Iterator[Highlight]:
     if plan is None:
         return
     own = plan.rows[0]
-    others = [row for row in plan.rows if row.attention == settled.low_rank]
+    chosen = settled.low_rank and settled.low_rank.text
+    others = [row for row in plan.rows if row.attention == chosen]
     for row in (own, *others):
         yield from _of_design(row)
 

@@ -21,6 +21,7 @@ from lrkv_plan.specs.design import design_label, layers_of, swap_attention
 
 if TYPE_CHECKING:
     from lrkv_plan.serving.deployment import Deployment
+    from lrkv_plan.specs.design import NamedDesign
     from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.model import ModelSpec
 
@@ -84,14 +85,32 @@ class ReportRequest:
         """How tokens are drafted."""
         return self.target.speculation
 
-    def command(self, name: str, *extra: str, texts: Sequence[str | None] = ()) -> str:
+    def command(self, name: str, *extra: str, designs: Sequence[NamedDesign] = ()) -> str:
         """The command line of ``name`` on this model with ``extra`` options and those designs."""
         given = [part for flag in (*_KNOWN[name], "--spec-dir") if flag in self.options
                  and flag not in extra for part in (flag, self.options[flag])]  # fmt: skip
         gpu = [] if name in _WITHOUT_GPU else ["--gpu", self.gpu_text]
-        swaps = [part for text in texts if text is not None for part in ("--attention", text)]
+        swaps = [part for text, _ in designs for part in ("--attention", text)]
         words = ["lrkv-plan", *name.split(), self.model_text, *gpu, *swaps, *extra, *given]
         return shlex.join(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownDesign:
+    """A compared design that can run, and the sequences of it that one replica holds.
+
+    ``text`` is what a command line takes, None where no text gives the model's own; ``room`` is
+    None where it is not known.
+    """
+
+    model: ModelSpec
+    text: str | None
+    room: int | None
+
+    @property
+    def label(self) -> str:
+        """What tables and pictures call it."""
+        return design_label(self.model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +118,8 @@ class Settled:
     """What all parts share: the plan or why there is none, GPUs, designs, batch and context.
 
     ``deployment`` has the tensor-parallel size that the plan chose and whole replicas of it.
-    ``texts`` are the compared designs that this size can run, None for a model's own where no text
-    says the same; ``rooms`` are the sequences that one replica holds of each, None where unknown;
-    ``refused`` are the other designs with their reasons.
+    ``designs`` are the compared designs that this size can run, ``refused`` the others with their
+    reasons.
     """
 
     request: ReportRequest
@@ -111,8 +129,7 @@ class Settled:
     budget: str
     deployment: Deployment
     batch_size: int
-    texts: tuple[str | None, ...]
-    rooms: Mapping[str | None, int | None]
+    designs: tuple[ShownDesign, ...]
     refused: tuple[str, ...]
 
     @property
@@ -155,12 +172,8 @@ class Settled:
     @property
     def fitting(self) -> Settled:
         """The same without designs that are known not to hold the batch; they get no time."""
-
-        def holds(text: str | None) -> bool:
-            room = self.rooms[text]
-            return room is None or room >= self.batch_size
-
-        return replace(self, texts=tuple(filter(holds, self.texts)))
+        held = [d for d in self.designs if d.room is None or d.room >= self.batch_size]
+        return replace(self, designs=tuple(held))
 
     @property
     def place_options(self) -> tuple[str, ...]:
@@ -187,35 +200,37 @@ class Settled:
         wanted = {self.context_tokens, min(4 * self.context_tokens, most), most}
         return sorted(c for c in wanted if c >= self.context_tokens)
 
-    def design(self, text: str | None) -> ModelSpec:
-        """The model with that design."""
-        return self.request.model if text is None else swap_attention(self.request.model, text)
-
     @property
-    def named_designs(self) -> list[tuple[str, ModelSpec]]:
+    def labelled(self) -> list[NamedDesign]:
         """Label and model of each compared design."""
-        designs = [self.design(text) for text in self.texts]
-        return [(design_label(design), design) for design in designs]
+        return [(design.label, design.model) for design in self.designs]
 
     @property
-    def low_rank(self) -> str | None:
+    def typed(self) -> list[NamedDesign]:
+        """The designs that a text names, with it."""
+        return [(one.text, one.model) for one in self.designs if one.text is not None]
+
+    @property
+    def low_rank(self) -> ShownDesign | None:
         """The aligned rank in the budget, keys rotated as they are rebuilt where that runs."""
         if self.plain_low_rank is None:
             return None
-        rows = _cached_rows(self.design(self.plain_low_rank))
-        found = [t for t in self.texts if t and _cached_rows(self.design(t)) == rows]
+        rows = _cached_rows(self.plain_low_rank)
+        found = [d for d in self.designs if d.text is not None and _cached_rows(d.model) == rows]
         return found[-1] if found else None
 
     @property
     def held(self) -> Settled:
         """The same for parts about memory: rotating keys as they are rebuilt stores no more."""
-        twin = self.low_rank if self.low_rank != self.plain_low_rank else None
-        return replace(self, texts=tuple(text for text in self.texts if text != twin))
+        last = self.low_rank
+        if last is None or last.model == self.plain_low_rank:
+            return self
+        return replace(self, designs=tuple(one for one in self.designs if one != last))
 
     @property
-    def plain_low_rank(self) -> str | None:
+    def plain_low_rank(self) -> ModelSpec | None:
         """The aligned rank in the budget."""
-        return None if self.ceiling is None else self.ceiling.aligned.text
+        return None if self.ceiling is None else self.ceiling.aligned.model
 
 
 def settle(request: ReportRequest) -> Settled:
@@ -240,10 +255,9 @@ def settle(request: ReportRequest) -> Settled:
         deployment = replace(deployment, parallel=plan.parallel, n_gpus=n_gpus)
     budget = request.budget or own_budget(model)
     ceiling = _ceiling(model, deployment, budget)
-    texts, not_run = _designs(model, deployment, ceiling)
-    if not texts:
+    designs, not_run = _designs(model, deployment, ceiling)
+    if not designs:
         raise PlacementError(f"{model.name}: no design can run: {not_run[0]}")
-    rooms = {text: _room(model, text, deployment) for text in texts}
     return Settled(
         request=request,
         plan=plan,
@@ -251,16 +265,14 @@ def settle(request: ReportRequest) -> Settled:
         ceiling=ceiling,
         budget=budget,
         deployment=deployment,
-        batch_size=request.batch_size or _common_batch(rooms.values()),
-        texts=texts,
-        rooms=rooms,
+        batch_size=request.batch_size or _common_batch(one.room for one in designs),
+        designs=designs,
         refused=not_run,
     )
 
 
-def _room(model: ModelSpec, text: str | None, deployment: Deployment) -> int | None:
+def _room(design: ModelSpec, deployment: Deployment) -> int | None:
     """Sequences of full length that one replica holds; None where that is not known."""
-    design = model if text is None else swap_attention(model, text)
     try:
         return capacity_row(design, deployment).max_sequences
     except PlanError:
@@ -285,13 +297,13 @@ def _ceiling(model: ModelSpec, deployment: Deployment, budget: str) -> RankCeili
 
 def _designs(
     model: ModelSpec, deployment: Deployment, ceiling: RankCeiling | None
-) -> tuple[tuple[str | None, ...], tuple[str, ...]]:
+) -> tuple[tuple[ShownDesign, ...], tuple[str, ...]]:
     """Designs that can run, and the others with their reasons."""
     limit = None if ceiling is None else ceiling.budget_bytes_per_token_per_gpu
     named = compared_designs(model, deployment, limit)
     own = design_label(model)
     tp_size, kv_dtype = deployment.parallel.tp_size, deployment.settings.kv_dtype
-    texts, refused = [], []
+    shown, refused = [], []
     for one in named:
         text, reason = one.text, one.refused
         try:
@@ -300,10 +312,12 @@ def _designs(
         except PlanError as error:
             reason = str(error)
         if reason is None:
-            texts.append(own_as_text(model) if text is None else text)
+            told = own_as_text(model) if text is None else text
+            room = _room(one.model, deployment)
+            shown.append(ShownDesign(model=one.model, text=told, room=room))
         else:
             refused.append(f"{text or own}: {reason}")
-    return tuple(texts), tuple(refused)
+    return tuple(shown), tuple(refused)
 
 
 def _cached_rows(model: ModelSpec) -> list[tuple[CachedTensor, ...]]:

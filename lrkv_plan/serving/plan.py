@@ -8,7 +8,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from lrkv_plan.attention.registry import all_families
-from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.errors import PlacementError, SpecError, UsageError
 from lrkv_plan.latency.crossover import Crossover, context_crossover
 from lrkv_plan.latency.step import StepModel
@@ -21,6 +20,7 @@ from lrkv_plan.serving.layouts import with_layout
 from lrkv_plan.serving.load import Admission, LatencyTarget, admitted_by, timed_step
 from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.specs.design import (
+    NamedDesign,
     design_label,
     design_text,
     first_backbone,
@@ -64,7 +64,7 @@ def compared_designs(
     model: ModelSpec,
     deployment: Deployment,
     limit: Fraction | int | None,
-    extra: Sequence[str | AttentionSpec] = (),
+    extra: Sequence[NamedDesign] = (),
 ) -> list[ComparedDesign]:
     """The model's own design, what each family shows in a plan, and ``extra`` designs.
 
@@ -78,10 +78,7 @@ def compared_designs(
     if model.attention_groups:
         planned = (one for family in all_families() for one in family.planned)
         designs += filter(None, (_sized(model, deployment, limit, one) for one in planned))
-    for design in extra:
-        swapped = swap_attention(model, design)
-        text = design if isinstance(design, str) else design.text()
-        designs.append(ComparedDesign(role=AS_ASKED, model=swapped, text=text))
+    designs += [ComparedDesign(role=AS_ASKED, model=one, text=text) for text, one in extra]
     shown = {own, own.split(",")[0]}
     kept = []
     for one in designs:
@@ -181,7 +178,7 @@ def make_plan(
     batch_size: int | None = None,
     target: LatencyTarget | None = None,
     is_layout_stated: bool = False,
-    designs: Sequence[str | AttentionSpec] = (),
+    designs: Sequence[NamedDesign] = (),
 ) -> Plan:
     """Every family's designs on a model's backbone, on given GPUs.
 
@@ -195,7 +192,7 @@ def make_plan(
         or half of MHA where the own design is MHA.
     batch_size : the load of one replica in every row; each row's own largest when None.
     target : the most that an output token may take, how tokens are drafted, lending profiles.
-    designs : more designs to compare, as objects or as text.
+    designs : more designs to compare, with the text that names each.
 
     Raises
     ------

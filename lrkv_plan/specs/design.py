@@ -9,6 +9,8 @@ from lrkv_plan.attention.spec import AttentionSpec, Backbone
 from lrkv_plan.errors import SpecError, shown
 from lrkv_plan.specs.model import ModelSpec
 
+NamedDesign = tuple[str, ModelSpec]  # what it is called, and the model that has it
+
 
 def swap_attention(model: ModelSpec, text: str | AttentionSpec) -> ModelSpec:
     """The same backbone with one design, given or as text, in every attention layer.
@@ -80,6 +82,20 @@ def with_size(model: ModelSpec, size: int) -> ModelSpec:
 def design_text(model: ModelSpec, size: int | str | None = None) -> str:
     """The one design of a model as one would type it, with another size where given."""
     return layers_of(model)[0].text(size)
+
+
+def typed_designs(model: ModelSpec, asked: Sequence[str | AttentionSpec]) -> list[NamedDesign]:
+    """The model with each design, called what was typed. Raises as ``swap_attention``."""
+    return [
+        (one if isinstance(one, str) else one.text(), swap_attention(model, one)) for one in asked
+    ]
+
+
+def named_designs(model: ModelSpec, asked: Sequence[str | AttentionSpec] = ()) -> list[NamedDesign]:
+    """The model with each design, or with its own where none is asked, by their shortest names."""
+    if not asked:
+        return [(design_label(model), model)]
+    return [(swapped_label(model, text, one), one) for text, one in typed_designs(model, asked)]
 
 
 def swapped_label(model: ModelSpec, text: str, swapped: ModelSpec) -> str:

@@ -18,6 +18,7 @@ from lrkv_plan.memory.cache import (
 )
 from lrkv_plan.memory.side_by_side import tensor_rows
 from lrkv_plan.specs.deployment import Workload
+from lrkv_plan.specs.design import named_designs
 from tests.oracle import cache_count as oracle
 from tests.oracle.comparing import agree, spec_of
 from tests.oracle.draws import GPUS, KV_FORMATS, examples, models
@@ -99,7 +100,7 @@ def test_tensors_add_up(plain: Plain, gpus: int, fmt: str, tokens: int, batch: i
     if refused(plain["layers"], gpus):
         return
     work = Workload(batch_size=batch, kv_dtype=fmt, tp_size=gpus, encoder_tokens=700)
-    rows = tensor_rows(spec_of(plain), contexts=[tokens], workload=work)
+    rows = tensor_rows(named_designs(spec_of(plain)), contexts=[tokens], workload=work)
     for size, name in ((1, "cache_bytes"), (gpus, "cache_bytes_per_gpu")):
         total = sum(getattr(row, name) for row in rows)
         parts = oracle.held(plain["layers"], fmt, size, tokens, batch, 700)

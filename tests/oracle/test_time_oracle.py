@@ -29,7 +29,7 @@ from lrkv_plan.latency.work import (
     step_work,
 )
 from lrkv_plan.memory.arithmetic import arithmetic_ratio_to_mha, attention_multiply_adds
-from lrkv_plan.specs.design import swap_attention
+from lrkv_plan.specs.design import swap_attention, typed_designs
 from lrkv_plan.specs.hardware import HardwareProfile
 from tests.conftest import SOURCE
 from tests.oracle import cache_count, stage_weights, time_count, weight_count
@@ -404,7 +404,7 @@ def test_comparisons_of_whole_models_agree(
         texts = ["lrkv:4", texts[1]]
     point = {"context_tokens": 700, "batch_size": 4, "query_tokens": 2, "tp_size": 1}
     ours = compare(
-        spec_of(plain), (texts[0], texts[1]), GPU, over=over, point=point, at_most=40, kv_dtype=fmt,
+        typed_designs(spec_of(plain), texts), GPU, over=over, point=point, at_most=40, kv_dtype=fmt,
         weight_dtype="bf16",
     ).crossover  # fmt: skip
 

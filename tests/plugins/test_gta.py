@@ -28,7 +28,7 @@ from lrkv_plan.memory.weights import kv_params
 from lrkv_plan.serving.deployment import Deployment
 from lrkv_plan.serving.plan import AS_ASKED, make_plan
 from lrkv_plan.specs.deployment import EngineSettings, parse_engine
-from lrkv_plan.specs.design import layers_of, swap_attention
+from lrkv_plan.specs.design import layers_of, swap_attention, typed_designs
 
 POINT = EntryPoint(name="gta", value="tests.plugins.gta:FAMILIES", group=registry.ENTRY_POINTS)
 LLAMA = lrkv_plan.load_model("llama-3.1-8b")
@@ -143,7 +143,7 @@ def test_a_plan_shows_it_by_default_and_on_request() -> None:
     deployment = Deployment(
         hardware=hardware, settings=EngineSettings(context_tokens=8192), engine=parse_engine("vllm")
     )
-    plan = make_plan(LLAMA, deployment, designs=("gta:2", "mha"))
+    plan = make_plan(LLAMA, deployment, designs=typed_designs(LLAMA, ["gta:2", "mha"]))
     roles = {row.attention: row.role for row in plan.rows}
     # gqa:8 keeps 2,048 scalars; gta:8 1,088, gta:16 2,112.
     assert roles["gta:8"] == "GTA in the budget"

@@ -14,7 +14,6 @@ from lrkv_plan.latency.crossover import column_labels, map_columns
 from lrkv_plan.latency.kernel import KernelModel
 from lrkv_plan.latency.step import StepModel, step_time
 from lrkv_plan.latency.work import AttentionWork, LinearWork, StepWork
-from lrkv_plan.memory.side_by_side import designs
 from lrkv_plan.report.figures import Figure, Role, Series, figure_rows, figure_table
 from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank, rank_sweep
 from lrkv_plan.report.series.capacity import capacity_vs_context, default_contexts
@@ -27,6 +26,7 @@ from lrkv_plan.serving.answers import capacity_answers
 from lrkv_plan.serving.deployment import Deployment
 from lrkv_plan.serving.engine import engine_named
 from lrkv_plan.specs.deployment import EngineSettings
+from lrkv_plan.specs.design import named_designs, typed_designs
 
 PAPER = load_model("lrkv-paper-2.5b")
 H100 = load_hardware("h100-sxm")
@@ -126,7 +126,9 @@ def test_capacity_lines_stop_where_nothing_fits() -> None:
         )
         for tokens in (1024, 4096, 8192)
     ]  # fmt: skip
-    figure = capacity_vs_context(PAPER, capacity_answers(designs(PAPER, ["mha", "mqa"]), asked))
+    figure = capacity_vs_context(
+        PAPER, capacity_answers(named_designs(PAPER, ["mha", "mqa"]), asked)
+    )
     # MHA: 165,888 B per token; 2**30 = 6,472 tokens
     assert one(figure, "mha").y == (6, 1, 0)
     assert one(figure, "mqa").y == (113, 28, 14)  # 9,216 B per token: 116,508 tokens
@@ -141,7 +143,7 @@ def test_default_contexts_are_powers_of_two_up_to_the_maximum() -> None:
 
 
 def test_roofline_places_designs_on_their_ceilings() -> None:
-    placed = designs(PAPER, ["mha", "lrkv:55,position=rope_expand"])
+    placed = named_designs(PAPER, ["mha", "lrkv:55,position=rope_expand"])
     figure = roofline(PAPER, placed, H100, context_tokens=8192)
     (mha,) = (s for s in figure.panels[0].series if s.name == "mha")
     assert mha.x[0] == pytest.approx(1.0, rel=1e-3)
@@ -157,7 +159,7 @@ def test_roofline_places_designs_on_their_ceilings() -> None:
 
 def test_every_path_is_placed_when_asked() -> None:
     figure = roofline(
-        PAPER, designs(PAPER, ["lrkv:55"]), H100, context_tokens=8192, every_path=True
+        PAPER, named_designs(PAPER, ["lrkv:55"]), H100, context_tokens=8192, every_path=True
     )
     names = {s.name for s in figure.panels[0].series if s.role is Role.POINTS}
     assert names == {"lrkv:55, factored", "lrkv:55, materialised"}
@@ -240,15 +242,16 @@ def test_a_map_needs_two_columns() -> None:
 def test_map_columns_take_each_rank() -> None:
     model = load_model("llama-2-7b")
     texts = ("mha", "lrkv:48,key_norm=rms_cached")
-    columns = map_columns(model, texts, load_hardware("h200"), over="rank", at_most=3)
+    pair = typed_designs(model, texts)
+    columns = map_columns(pair, load_hardware("h200"), over="rank", at_most=3)
     assert [rank for rank, _ in columns] == [0, 1, 2, 3]
     read = [pair[1].work.attention[0].row_read_bytes for _, pair in columns]
     # 2 * (2 * 128 + 2 * 32 r + 32) bytes per row
     assert read == [2.0 * (256 + 64 * r + 32) for r in range(4)]
-    assert column_labels(model, texts, "rank") == ("mha", "lrkv:r,key_norm=rms_cached")
-    assert column_labels(model, texts, "batch_size") == texts
+    assert column_labels(pair, "rank") == ("mha", "lrkv:r,key_norm=rms_cached")
+    assert column_labels(pair, "batch_size") == texts
     with pytest.raises(UsageError, match="rank or batch_size"):
-        map_columns(model, texts, load_hardware("h200"), over="tp_size")
+        map_columns(pair, load_hardware("h200"), over="tp_size")
 
 
 def test_published_points_are_computed_where_they_can_be() -> None:

@@ -9,6 +9,7 @@ import pytest
 import lrkv_plan
 from lrkv_plan.errors import UsageError
 from lrkv_plan.latency.crossover import MOST_RANKS, MOST_SCANNED, Crossover, compare, map_columns
+from lrkv_plan.specs.design import typed_designs
 from tests.conftest import make_model
 
 HEADS = {"family": "mha", "n_heads": 12, "head_dim": 16}
@@ -22,7 +23,8 @@ POINT = {"context_tokens": 4096, "batch_size": 1, "query_tokens": 1, "tp_size": 
 
 
 def along(over: str, model: Any = MODEL, **changes: Any) -> Crossover:
-    return compare(model, ("mha", "lrkv:4"), GPU, over=over, point=POINT, **changes).crossover
+    pair = typed_designs(model, ["mha", "lrkv:4"])
+    return compare(pair, GPU, over=over, point=POINT, **changes).crossover
 
 
 @pytest.mark.parametrize("over", ["batch_size", "query_tokens"])
@@ -56,9 +58,10 @@ def test_ranks_of_an_absurd_head_are_refused_naming_the_limit() -> None:
 
 
 def test_a_map_refuses_what_a_comparison_refuses() -> None:
+    pair = typed_designs(MODEL, ["mha", "lrkv:4"])
     with pytest.raises(UsageError, match="along batch_size at most 1,048,576"):
-        map_columns(MODEL, ("mha", "lrkv:4"), GPU, over="batch_size", at_most=10**8)
-    columns = map_columns(MODEL, ("mha", "lrkv:4"), GPU, over="batch_size", at_most=MOST_SCANNED)
+        map_columns(pair, GPU, over="batch_size", at_most=10**8)
+    columns = map_columns(pair, GPU, over="batch_size", at_most=MOST_SCANNED)
     assert [columns[0][0], columns[-1][0]] == [1, MOST_SCANNED]
     assert len(columns) <= 16 * 20 + 1
 

@@ -17,6 +17,7 @@ from lrkv_plan.serving.engine import engine_named
 from lrkv_plan.serving.load import LatencyTarget, Speculation, admission
 from lrkv_plan.serving.plan import make_plan
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism
+from lrkv_plan.specs.design import typed_designs
 
 H200 = load_hardware("h200")
 LLAMA8, LLAMA70 = load_model("llama-3.1-8b"), load_model("llama-3.1-70b")
@@ -185,7 +186,7 @@ POINT = {"context_tokens": 8192, "batch_size": 1, "query_tokens": 1, "tp_size": 
 )
 def test_sides_show_the_change(over: str) -> None:
     texts = ("gqa:8", "lrkv:24" if over == "rank" else "mla:512+64")
-    found = compare(LLAMA8, texts, H200, over=over, point=POINT, relatives=RELATIVES)
+    found = compare(typed_designs(LLAMA8, texts), H200, over=over, point=POINT, relatives=RELATIVES)
     by_place: dict[int, dict[str, float]] = {}
     for side in found.sides:
         family = side["design"].split(":")[0]
@@ -202,7 +203,10 @@ def test_sides_show_the_change(over: str) -> None:
 
 def test_along_the_rank_the_change_is_the_first_rank_that_is_slower() -> None:
     found = compare(
-        LLAMA8, ("gqa:8", "lrkv:0"), H200, over="rank", point={**POINT, "batch_size": 32}
+        typed_designs(LLAMA8, ["gqa:8", "lrkv:0"]),
+        H200,
+        over="rank",
+        point={**POINT, "batch_size": 32},
     )
     (crossing,) = found.crossover.crossings
 
@@ -214,7 +218,8 @@ def test_along_the_rank_the_change_is_the_first_rank_that_is_slower() -> None:
 
 
 def test_bad_comparisons_are_refused() -> None:
+    pair = typed_designs(LLAMA8, ["mha", "mqa"])
     with pytest.raises(UsageError, match="did you mean 'batch_size'"):
-        compare(LLAMA8, ("mha", "mqa"), H200, over="batchsize", point=POINT)
+        compare(pair, H200, over="batchsize", point=POINT)
     with pytest.raises(UsageError, match="lrkv:RANK"):
-        compare(LLAMA8, ("mha", "mqa"), H200, over="rank", point=POINT)
+        compare(pair, H200, over="rank", point=POINT)

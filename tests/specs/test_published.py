@@ -70,5 +70,4 @@ def test_the_reference_mark_is_true_or_false(tmp_path: Path, value: str) -> None
 
 
 def test_shipped_scales_are_compared_with_mha() -> None:
-
     assert [scale.reference.family for scale in read_published_loss(FACTS).scales] == ["mha"] * 5
