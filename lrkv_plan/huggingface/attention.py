@@ -133,9 +133,7 @@ def _kv_heads(fields: Fields, known: ModelType, kind: str, heads: int) -> int:
     )
 
 
-_ATTENTION_TYPES = {
-    "multihead_attention": "mha", "multiquery_attention": "mqa", "grouped_query_attention": "gqa",
-}  # fmt: skip
+_ATTENTION_TYPES = ("multihead_attention", "multiquery_attention", "grouped_query_attention")
 
 
 def _flagged_kv_heads(fields: Fields, heads: int) -> int | None:
@@ -169,10 +167,9 @@ def _inner_kv_heads(inner: Fields, heads: int) -> int | None:
         raise inner.error("attn_type", f"must be one of {', '.join(_ATTENTION_TYPES)}")
     if kind is None:
         return inner.integer("kv_n_heads", most=MAX_HEADS)
-    family = _ATTENTION_TYPES[kind]
-    if family == "gqa":
+    if kind == "grouped_query_attention":
         return inner.needed("kv_n_heads", most=MAX_HEADS)
-    return heads if family == "mha" else 1
+    return heads if kind == "multihead_attention" else 1
 
 
 def _latent(fields: Fields, known: ModelType) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from lrkv_plan.specs.design import (
     design_label,
     design_text,
     first_backbone,
+    layers_of,
     swap_attention,
     with_size,
 )
@@ -97,10 +98,10 @@ def slider_grid(settled: Settled) -> SliderGrid:
         _axis("context_tokens", "Context per sequence", contexts, settled.context_tokens, "tokens"),
         _axis("batch_size", "Sequences decoded together", batches, settled.batch_size, ""),
     )
-    own = design_label(model)
-    fixed = [("own design", own, model)]
-    if own != "mha":
-        fixed.append(("full attention", "mha", swap_attention(model, "mha")))
+    fixed = [("own design", design_label(model), model)]
+    full = swap_attention(model, "mha")
+    if layers_of(full) != layers_of(model):
+        fixed.append(("full attention", design_label(full), full))
     designs = [
         GridDesign(role=role, names=(name,), measures=_measures(settled, [one], contexts, batches))
         for role, name, one in fixed

@@ -98,3 +98,15 @@ def test_a_model_without_weights_still_has_its_cache() -> None:
     assert all(m.refused is None for m in by_key["cache_bytes_per_gpu"])
     for key in ("max_sequences", "step_s", "step_band", "batch_fits"):
         assert all("weight" in (m.refused or "") for m in by_key[key])
+
+
+@pytest.mark.parametrize(
+    ("model", "roles"),
+    [("llama-2-7b", ["own design"]), ("llama-3.1-8b", ["own design", "full attention"])],
+)
+def test_full_attention_stands_beside_an_own_design_that_is_another(
+    model: str, roles: list[str]
+) -> None:
+    designs = grid_of(model, context_tokens=4096).designs
+    assert [one.role for one in designs[:-2]] == roles
+    assert designs[-3].names == ("mha",)

@@ -7,7 +7,11 @@ from pathlib import Path
 
 from lrkv_plan.attention.spec import AttentionSpec
 
-DESIGNS = ("mha", "gqa:8", "gqa:2", "mqa", "mla:512+64", "lrkv:54", "lrkv:54,groups=8")
+# Designs that are measured unless others are named, with what must divide the heads.
+DESIGNS = {
+    "mha": 1, "gqa:8": 8, "gqa:2": 2, "mqa": 1, "mla:512+64": 1, "lrkv:54": 1,
+    "lrkv:54,groups=8": 8,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,4 @@ def usual_designs(n_heads: int) -> tuple[str, ...]:
     >>> usual_designs(6)
     ('mha', 'gqa:2', 'mqa', 'mla:512+64', 'lrkv:54')
     """
-    groups = {text: int(text.rpartition("=")[2].rpartition(":")[2]) for text in DESIGNS
-              if text.startswith("gqa") or "groups" in text}  # fmt: skip
-    return tuple(text for text in DESIGNS if n_heads % groups.get(text, 1) == 0)
+    return tuple(text for text, groups in DESIGNS.items() if n_heads % groups == 0)
