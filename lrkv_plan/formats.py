@@ -159,7 +159,7 @@ def storage_format(name: str) -> StorageFormat:
     if found is None:
         known = ", ".join(STORAGE_FORMATS)
         hint = did_you_mean(key, [*STORAGE_FORMATS, *_ALIASES])
-        raise SpecError(f"storage format {shown(name)} is unknown{hint} known: {known}")
+        raise SpecError(f"storage format {shown(name)} is unknown{hint}; known: {known}")
     return found
 
 
@@ -261,7 +261,7 @@ def weight_format(name: str) -> WeightFormat:
     if found is None:
         hint = did_you_mean(key, [*WEIGHT_FORMATS, *_WEIGHT_ALIASES])
         raise SpecError(
-            f"weight format {shown(name)} is unknown{hint} known: {', '.join(WEIGHT_FORMATS)}; or "
+            f"weight format {shown(name)} is unknown{hint}; known: {', '.join(WEIGHT_FORMATS)}; or "
             "give the size with --weights"
         )
     return found

@@ -101,6 +101,11 @@ def texts(name: str, value: Any) -> list[str]:
     return found
 
 
+def given(value: Value | None, default: Value) -> Value:
+    """``value``, or ``default`` where the argument was not given: "" and 0 were given."""
+    return default if value is None else value
+
+
 def optional(parse: Callable[..., Value], name: str, value: Any, **bounds: Any) -> Value | None:
     """``parse(name, value)``, or None where the argument was not given."""
     return None if value is None else parse(name, value, **bounds)

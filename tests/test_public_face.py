@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 import lrkv_plan
 from lrkv_plan.cli.app import app
-from lrkv_plan.errors import ArgumentError, SpecError
+from lrkv_plan.errors import ArgumentError, PlanError, SpecError
 from tests.checkpoint.synthetic import llama_folder, planted
 
 LLAMA, H100 = "llama-3.1-8b", "h100-sxm"
@@ -124,6 +125,51 @@ def test_arguments_that_cannot_be_honoured_are_errors(
     with pytest.raises(ArgumentError) as caught:
         lrkv_plan.cache(LLAMA, **keywords)
     assert message.replace("(1, 2)", "[1, 2]") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("question", "keywords", "message"),
+    [
+        ("cache", {"kv_dtype": ""}, "storage format '' is unknown"),
+        ("shard", {"kv_dtype": ""}, "storage format '' is unknown"),
+        ("rank", {"budget": "50%", "kv_dtype": ""}, "storage format '' is unknown"),
+        ("rank", {"budget": "50%", "position": ""}, "position: '': input should be 'none'"),
+        ("rank", {"budget": "50%", "key_norm": ""}, "key_norm: '': input should be 'none'"),
+        ("capacity", {"gpu": H100, "engine": ""}, "engine '': write a name"),
+        ("capacity", {"gpu": H100, "kv_dtype": ""}, "storage format '' is unknown; known: "),
+        ("capacity", {"gpu": H100, "weight_dtype": ""}, "weight format '' is unknown; known: "),
+        ("plan", {"gpu": H100, "budget": ""}, "budget '' is not a share"),
+        ("plan", {"gpu": H100, "budget": 2}, "budget 2: must be above 0 and at most 1"),
+        ("step_time", {"gpu": H100, "kv_dtype": ""}, "storage format '' is unknown"),
+        ("roofline", {"gpu": H100, "kv_dtype": ""}, "storage format '' is unknown"),
+        ("crossover", {"gpu": H100, "attention": ["mha", "mqa"], "over": ""}, "over '': one of"),
+        (
+            "crossover",
+            {"gpu": H100, "attention": ["mha", "mqa"], "kv_dtype": ""},
+            "storage format '' is unknown",
+        ),
+    ],
+)
+def test_an_empty_argument_was_given(question: str, keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(message)):
+        getattr(lrkv_plan, question)(LLAMA, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plot", "cache-vs-rank", LLAMA, "--rope-dim", ""], "--rope-dim: '' is not a number"),
+        (["plot", "cache-vs-rank", LLAMA, "--heads", ""], "--heads: '' is not a number"),
+        (
+            ["plot", "capacity-vs-context", LLAMA, "--gpu", H100, "--context-tokens", ""],
+            "--context-tokens: '' is not a number of tokens",
+        ),
+    ],
+)
+def test_an_empty_option_was_given(arguments: list[str], message: str) -> None:
+    told = RUNNER.invoke(app, [*arguments, "--format", "json"])
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert message in told.stderr
 
 
 def test_errors_name_keywords_in_python_and_flags_on_the_command_line() -> None:

@@ -190,7 +190,7 @@ def tensor_parallel(
     heads, width = _count(n_heads, "--n-heads"), _count(head_dim, "--head-dim")
     backbone = Backbone(n_heads=heads, head_dim=width, v_head_dim=width)
     designs = tuple(parse_attention(text, backbone) for text in attention or usual_designs(heads))
-    out = _count(model_dim or str(heads * width), "--model-dim", most=MAX_WIDTH)
+    out = _count(words.given(model_dim, str(heads * width)), "--model-dim", most=MAX_WIDTH)
     for spec in designs:
         layout_of(spec, out)
     options = Options(
@@ -199,7 +199,7 @@ def tensor_parallel(
         model_dim=out, batch_size=_count(batch_size, "--batch-size"),
         context_tokens=_contexts(context_tokens),
         query_tokens=_count(query_tokens, "--query-tokens"),
-        dtype=_known(dtype, "--dtype", TORCH_DTYPES) if dtype else None, path=path,
+        dtype=None if dtype is None else _known(dtype, "--dtype", TORCH_DTYPES), path=path,
         n_repeats=_count(repeats, "--repeats", least=3, most=10_000),
         largest_bytes=_message(largest_message), gpu=gpu, output=output, force=force,
         seed=_count(seed, "--seed", least=0), command=_command(),

@@ -222,7 +222,7 @@ def cache_vs_rank(
     from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank as series
     from lrkv_plan.report.series.cache_vs_rank import with_heads
 
-    spec, counts = load(model, spec_dir), words.counts("heads", heads) if heads else ()
+    spec, counts = load(model, spec_dir), () if heads is None else words.counts("heads", heads)
     first = with_heads(spec, counts[0]) if counts else spec
     return series(
         spec,
@@ -334,9 +334,9 @@ def capacity_vs_context(
 
     spec = load(model, spec_dir)
     contexts = (
-        words.token_counts("context_tokens", context_tokens)
-        if context_tokens
-        else default_contexts(spec)
+        default_contexts(spec)
+        if context_tokens is None
+        else words.token_counts("context_tokens", context_tokens)
     )
     refuse_beside_pool(
         kv_memory, utilisation=utilisation, weights=weights, weight_dtype=weight_dtype
@@ -382,7 +382,7 @@ def _variant(
         spec,
         n_shared_groups=words.count("groups", groups),
         position=position,
-        rope_dim=words.count("rope_dim", rope_dim) if rope_dim else 0,
+        rope_dim=0 if rope_dim is None else words.count("rope_dim", rope_dim),
         key_norm=key_norm,
     )
 

@@ -282,8 +282,8 @@ def report(
     deployment = deployment_of(
         model, spec, gpu=gpu, engine=engine,
         context_tokens=context_of(context_tokens, spec), kv_dtype=kv_dtype,
-        tp_size=words.count("tp_size", tp_size or 1), n_gpus=n_gpus, weight_dtype=weight_dtype,
-        weights=weights, utilisation=utilisation, kv_memory=kv_memory,
+        tp_size=words.count("tp_size", words.given(tp_size, "1")), n_gpus=n_gpus,
+        weight_dtype=weight_dtype, weights=weights, utilisation=utilisation, kv_memory=kv_memory,
         align=align, gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir,
     )  # fmt: skip
     request = ReportRequest(

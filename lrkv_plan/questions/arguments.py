@@ -128,17 +128,13 @@ def latency_target(
     return LatencyTarget(
         tpot_s=None if seconds is None else seconds / 1e3,
         speculation=Speculation(
-            query_tokens=words.count("speculative_tokens", _or(speculative_tokens, 1)),
+            query_tokens=words.count("speculative_tokens", words.given(speculative_tokens, 1)),
             accepted_tokens=words.number(
-                "accepted_tokens", _or(accepted_tokens, 1), least=1.0, most=1e6
+                "accepted_tokens", words.given(accepted_tokens, 1), least=1.0, most=1e6
             ),
         ),
         relatives=tuple(load_all_hardware(spec_dir)),
     )
-
-
-def _or(value: Any, default: Any) -> Any:
-    return default if value is None else value
 
 
 def deployment_of(
@@ -164,17 +160,22 @@ def deployment_of(
 
     ``model`` is the argument as given, beside which the weights' files may lie.
     """
+    from lrkv_plan.formats import weight_format
     from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.serving.engine import engine_named
     from lrkv_plan.serving.engines.vllm import default_batched_tokens
     from lrkv_plan.specs.deployment import EngineSettings, Parallelism
 
+    if weight_dtype is not None:
+        weight_format(weight_dtype)  # refused even where the pool does not depend on it
     hardware = None if gpu is None else load_gpu(gpu, spec_dir=spec_dir)
     batched = 8192 if hardware is None else default_batched_tokens(hardware)
     told = {"max_batched_tokens": batched, **(settings or {})}
     return Deployment(
-        engine=engine_named(engine or "vllm"),
-        settings=EngineSettings(context_tokens=context_tokens, kv_dtype=kv_dtype or "bf16", **told),
+        engine=engine_named(words.given(engine, "vllm")),
+        settings=EngineSettings(
+            context_tokens=context_tokens, kv_dtype=words.given(kv_dtype, "bf16"), **told
+        ),
         hardware=hardware,
         parallel=Parallelism(tp_size=tp_size),
         n_gpus=words.optional(words.count, "n_gpus", n_gpus),
@@ -183,7 +184,7 @@ def deployment_of(
         weight_bytes=words.optional(words.size, "weights", weights),
         checkpoint=checkpoint_beside(model, spec) if weights is None else None,
         kv_memory_bytes=words.optional(words.size, "kv_memory", kv_memory),
-        rank_alignment=words.count("align", _or(align, 16)),
+        rank_alignment=words.count("align", words.given(align, 16)),
         gpu_hour_usd=words.optional(words.number, "gpu_hour_usd", gpu_hour_usd),
     )
 
@@ -215,6 +216,17 @@ def low_rank_variant(
         "basis_spans_rotary_planes": position == "rope_rank", "key_norm": key_norm,
     }  # fmt: skip
     return plain.changed(told, text=plain.model_copy(update=told).text())
+
+
+def budget_text(value: Number | None) -> str | None:
+    """A cache budget as text; a number is a share, 0.5 is half.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is no share.
+    """
+    return value if value is None or isinstance(value, str) else str(words.share("budget", value))
 
 
 def asked_designs(attention: Designs | None) -> list[str | AttentionSpec]:

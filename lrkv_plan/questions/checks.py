@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError, did_you_mean, shown
-from lrkv_plan.questions.arguments import Number, Texts, low_rank_variant, refuse
+from lrkv_plan.questions.arguments import Number, Texts, budget_text, low_rank_variant, refuse
 from lrkv_plan.questions.result import Result
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def audit(claims: str | Path | None = None, *, verdict: Texts | None = None) -> 
     from lrkv_plan.report.views.audit import audit_table, file_input
 
     known = [one.value for one in Verdict]
-    wanted = words.texts("verdict", verdict or [])
+    wanted = words.texts("verdict", words.given(verdict, []))
     for name in wanted:
         if name not in known:
             raise ArgumentError(
@@ -120,7 +120,7 @@ def inspect(
     fits = _ranges_text(fit_ranks, "auto")
     options = _fit_options(fits, alternations)
     alignment = 1 if align is None else words.count("align", align)
-    kv_format = storage_format(kv_dtype or "bf16").name
+    kv_format = storage_format(words.given(kv_dtype, "bf16")).name
     _one_library_thread()
 
     from lrkv_plan.checkpoint.inspection import inspect_layers
@@ -130,8 +130,8 @@ def inspect(
     source = attention_layers(Path(checkpoint))
     chosen = _chosen_layers(source, _ranges_text(layers, "all"))
     source.check(chosen)
-    limit = budget if budget is None or isinstance(budget, str) else str(budget)
-    plan_of = _planner(source, chosen, limit, alignment, position or "none", kv_format)
+    limit = budget_text(budget)
+    plan_of = _planner(source, chosen, limit, alignment, words.given(position, "none"), kv_format)
     found = inspect_layers(
         source,
         chosen,
@@ -149,7 +149,7 @@ def inspect(
         "fit_ranks": fits,
         "budget": limit,
         "align": alignment,
-        "position": position or "none",
+        "position": words.given(position, "none"),
         "kv_dtype": kv_format,
     }
     plan = plan_of(found)

@@ -15,6 +15,7 @@ from lrkv_plan.questions.arguments import (
     Number,
     Numbers,
     asked_designs,
+    budget_text,
     context_of,
     contexts_of,
     deployment_of,
@@ -93,7 +94,7 @@ def plan(
     made = make_plan(
         spec,
         deployment,
-        budget=budget if budget is None or isinstance(budget, str) else str(budget),
+        budget=budget_text(budget),
         batch_size=batch,
         target=target,
         is_layout_stated=tp_size is not None,

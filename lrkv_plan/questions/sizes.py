@@ -13,6 +13,7 @@ from lrkv_plan.questions.arguments import (
     Model,
     Number,
     Numbers,
+    budget_text,
     context_of,
     default_context,
     deployment_of,
@@ -63,7 +64,7 @@ def cache(
     spec = load_model(model, spec_dir=spec_dir)
     workload = Workload(
         batch_size=_count("batch_size", batch_size, 1),
-        kv_dtype=kv_dtype or "bf16",
+        kv_dtype=words.given(kv_dtype, "bf16"),
         tp_size=_count("tp_size", tp_size, 1),
         encoder_tokens=words.optional(words.count, "encoder_tokens", encoder_tokens),
     )
@@ -145,17 +146,17 @@ def rank(
     )
     spec = load_model(model, spec_dir=spec_dir)
     context = context_of(context_tokens, spec)
-    kv_format = kv_dtype or "bf16"
+    kv_format = words.given(kv_dtype, "bf16")
     variant: dict[str, Any] = {
-        "position": position or "none",
+        "position": words.given(position, "none"),
         "rope_dim": 0 if rope_dim is None else words.count("rope_dim", rope_dim),
-        "key_norm": key_norm or "none",
+        "key_norm": words.given(key_norm, "none"),
     }
     n_groups = _count("groups", groups, 1)
     design = low_rank_variant(spec, n_shared_groups=n_groups, **variant)
     latent_rope = words.optional(words.count, "mla_rope_dim", mla_rope_dim)
     alignment, gpus = _count("align", align, 16), _count("tp_size", tp_size, 1)
-    budget = budget if budget is None or isinstance(budget, str) else _plain(budget)
+    budget = budget_text(budget)
     stated = {
         "model": model_inputs(spec),
         "budget": budget,
@@ -193,7 +194,7 @@ def rank(
     place = {
         "fit_sequences": wanted,
         "gpu": None if gpu is None else named(gpu),
-        "engine": engine or "vllm",
+        "engine": words.given(engine, "vllm"),
     }
     return Result(rank_fit_table(spec, {**stated, **place}, fitted))
 
@@ -253,7 +254,7 @@ def shard(
 
     spec = load_model(model, spec_dir=spec_dir)
     sizes = [1, 2, 4, 8] if tp_size is None else words.counts("tp_size", tp_size)
-    designs, kv_format = designs_of(spec, attention), kv_dtype or "bf16"
+    designs, kv_format = designs_of(spec, attention), words.given(kv_dtype, "bf16")
     rows = shard_rows(designs, tp_sizes=sizes, kv_dtype=kv_format)
     inputs = {
         "model": model_inputs(spec),
@@ -265,8 +266,3 @@ def shard(
 
 def _count(name: str, value: Number | None, default: int) -> int:
     return default if value is None else words.count(name, value)
-
-
-def _plain(budget: Any) -> str:
-    """A budget that is a number as the text that names the same share."""
-    return str(words.share("budget", budget))

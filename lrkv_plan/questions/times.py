@@ -63,7 +63,7 @@ def step_time(
     spec, hardware = load_model(model, spec_dir=spec_dir), load_gpu(gpu, spec_dir=spec_dir)
     point = _point(spec, context_tokens, batch_size, query_tokens, tp_size)
     told: dict[str, Any] = {
-        "kv_dtype": kv_dtype or "bf16",
+        "kv_dtype": words.given(kv_dtype, "bf16"),
         "weight_dtype": weight_dtype,
         "weight_bytes": words.optional(words.size, "weights", weights),
     }
@@ -121,7 +121,7 @@ def crossover(
     asked = asked_designs(attention)
     if len(asked) != 2:
         raise ArgumentError("attention", f": give two designs to compare, not {len(asked)}")
-    along = over or OVER[0]
+    along = words.given(over, OVER[0])
     if along not in OVER:
         raise ArgumentError(
             "over", f" {shown(along)}: one of {', '.join(OVER)}{did_you_mean(along, OVER)}"
@@ -146,7 +146,7 @@ def crossover(
         over=along,
         point=point,
         at_most=words.optional(words.tokens, "at_most", at_most),
-        kv_dtype=kv_dtype or "bf16",
+        kv_dtype=words.given(kv_dtype, "bf16"),
         weight_dtype=weight_dtype,
         weight_bytes=weight_bytes,
         relatives=load_all_hardware(spec_dir),
@@ -155,7 +155,7 @@ def crossover(
         "model": model_inputs(spec),
         "gpu": named(gpu),
         "over": along,
-        "kv_dtype": kv_dtype or "bf16",
+        "kv_dtype": words.given(kv_dtype, "bf16"),
         "weight_dtype": weight_dtype or spec.weight_dtype,
         "weight_bytes_per_gpu": weight_bytes,
         **point,
@@ -203,7 +203,7 @@ def roofline(
         "heads_per_tile": words.optional(words.count, "heads_per_tile", heads_per_tile),
     }
     kinds = ",".join(words.texts("units", ["bf16", "fp32"] if units is None else units))
-    kv_format = kv_dtype or "bf16"
+    kv_format = words.given(kv_dtype, "bf16")
     points = [
         (label, roofline_point(design, hardware, path=path, units=unit, kv_dtype=kv_format, **told))
         for label, design in designs_of(spec, attention)

@@ -253,7 +253,7 @@ def settle(request: ReportRequest) -> Settled:
     if plan is not None:
         n_gpus = None if deployment.n_gpus is None else plan.n_gpus
         deployment = replace(deployment, parallel=plan.parallel, n_gpus=n_gpus)
-    budget = request.budget or own_budget(model)
+    budget = own_budget(model) if request.budget is None else request.budget
     ceiling = _ceiling(model, deployment, budget)
     designs, not_run = _designs(model, deployment, ceiling)
     if not designs:

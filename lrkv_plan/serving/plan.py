@@ -209,7 +209,7 @@ def make_plan(
     wanted = target or LatencyTarget()
     chosen = with_layout(model, deployment, wanted, batch_size, is_stated=is_layout_stated)
     deployment = chosen.deployment
-    share = budget or own_budget(model)
+    share = own_budget(model) if budget is None else budget
     ceiling = rank_ceiling(
         model, budget=share, alignment=deployment.rank_alignment,
         tp_size=deployment.parallel.tp_size, kv_dtype=deployment.settings.kv_dtype,
