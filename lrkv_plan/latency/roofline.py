@@ -104,13 +104,14 @@ def roofline_point(
     )
     n_bytes = sum(w.layers * w.n_bytes(context_tokens, batch_size, query_tokens) for w in layers)
     n_flops = sum(w.layers * w.n_flops(context_tokens, batch_size, query_tokens) for w in layers)
-    if not n_bytes:
+    used = dict.fromkeys(work.path for work in layers if work.path != "recurrent")
+    if not used:
         raise UsageError(f"{model.name}: no layer attends, so there is no roofline")
     peak, bandwidth = peak_of(hardware, units), hardware.mem_bandwidth_bytes_per_s
     memory_s, compute_s = n_bytes / bandwidth, n_flops / peak
     intensity, ridge = n_flops / n_bytes, peak / bandwidth
     return RooflinePoint(
-        path=next(w.path for w in layers if w.path != "recurrent"),
+        path=" + ".join(used),
         units=units,
         n_bytes=float(n_bytes),
         n_flops=float(n_flops),

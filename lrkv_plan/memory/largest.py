@@ -24,6 +24,7 @@ from lrkv_plan.memory.exact import check_is, check_model, one_count, over_each, 
 from lrkv_plan.memory.weights import kv_params_ratio_to_mha
 from lrkv_plan.specs.budget import Budget, parse_budget
 from lrkv_plan.specs.design import (
+    as_stored,
     design_text,
     first_backbone,
     layers_of,
@@ -226,7 +227,7 @@ def rank_ceiling(
         budget_bytes_per_token_per_gpu=simplest(limit),
         largest=best,
         aligned=fit(aligned, with_size(varied, aligned)),
-        padded=fit(best.value, _aligned(padded, alignment)),
+        padded=fit(best.value, as_stored(padded, alignment)),
         next_rank_price_bytes=(
             None if dearer is None else simplest(dearer - best.bytes_per_token_per_gpu)
         ),
@@ -315,7 +316,7 @@ def bytes_per_token_at_ranks(
     alignment, varied = one_count("alignment", alignment), _as_design(model, design)
 
     def at(rank: int) -> int | Fraction:
-        sized = _aligned(with_size(varied, rank), alignment)
+        sized = as_stored(with_size(varied, rank), alignment)
         held: int | Fraction = bytes_per_token(sized, kv_dtype=kv_dtype, tp_size=tp_size)
         return held
 
@@ -327,13 +328,6 @@ def _as_design(model: ModelSpec, design: AttentionSpec | None) -> ModelSpec:
     if design is None:
         design = plain_low_rank(first_backbone(model))
     return swap_attention(model, check_is("design", design, AttentionSpec))
-
-
-def _aligned(model: ModelSpec, alignment: int) -> ModelSpec:
-    """The model's design as a kernel with that row alignment stores it."""
-    if alignment == 1:
-        return model
-    return model.with_attention(tuple(layer.aligned(alignment) for layer in layers_of(model)))
 
 
 def runnable_sizes(model: ModelSpec, tp_size: int) -> Sequence[int]:

@@ -207,7 +207,7 @@ def roofline(
     points = [
         (label, roofline_point(design, hardware, path=path, units=unit, kv_dtype=kv_format, **told))
         for label, design in designs_of(spec, attention)
-        for path in paths_of(design)
+        for path in paths_of(design) or (None,)
         for unit in (kind.strip() for kind in kinds.split(","))
     ]
     place = {"gpu": hardware.name, "kv_dtype": kv_format, "units": kinds}

@@ -10,7 +10,7 @@ from lrkv_plan.errors import PlacementError, UsageError
 from lrkv_plan.serving.capacity import CapacityRow, capacity_row, what_to_try
 from lrkv_plan.serving.deployment import Deployment
 from lrkv_plan.serving.layouts import smallest_layout
-from lrkv_plan.serving.load import Admission, LatencyTarget, admitted_by, timed_step
+from lrkv_plan.serving.load import Admission, LatencyTarget, admitted_by, timed_step, timed_unpadded
 from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Answer:
     """One design in one deployment; exactly one of ``row`` and ``refused`` is set.
 
     ``admitted`` is the load where times were asked for (``is_timed``) and there is one.
-    ``is_smallest`` marks the fewest GPUs that do.
+    ``limits`` say where its times stop being true, ``is_smallest`` marks the fewest GPUs that do.
     """
 
     attention: str
@@ -32,6 +32,7 @@ class Answer:
     to_try: tuple[str, ...] = ()
     admitted: Admission | None = None
     rests_on: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
     is_timed: bool = False
     is_smallest: bool = False
 
@@ -83,7 +84,11 @@ def _timed(
 ) -> Answer:
     step = timed_step(model, deployment, target)
     load = admitted_by(step, row, deployment, target)
-    return replace(answer, admitted=load, rests_on=step.remarks, is_timed=True)
+    unpadded = timed_unpadded(model, deployment)
+    return replace(
+        answer, admitted=load, rests_on=step.remarks, is_timed=True,
+        limits=() if unpadded is None else (unpadded,),
+    )  # fmt: skip
 
 
 def smallest_layouts(

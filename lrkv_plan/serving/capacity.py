@@ -26,6 +26,7 @@ from lrkv_plan.serving.deployment import (
 from lrkv_plan.serving.engine import engine_record, pool_of
 from lrkv_plan.serving.pool import Pool
 from lrkv_plan.specs.design import (
+    as_stored,
     design_label,
     design_text,
     first_backbone,
@@ -113,7 +114,7 @@ def capacity_row(
     check_pool(deployment)
     n_replicas = deployment.n_replicas
     label = design_label(model)
-    stored = _as_stored(model, deployment.rank_alignment)
+    stored = as_stored(model, deployment.rank_alignment)
     budget = None if deployment.kv_memory_bytes is not None else _budget(stored, deployment)
     stage_bytes = (
         budget.stage_kv_bytes_per_gpu
@@ -174,20 +175,6 @@ def _left_out(model: ModelSpec, deployment: Deployment) -> tuple[str, ...]:
     if deployment.kv_memory_bytes is not None:
         return ()
     return () if known_weight_bytes(model, deployment) is not None else uncounted_weights(model)
-
-
-def _as_stored(model: ModelSpec, alignment: int) -> ModelSpec:
-    designs = tuple(
-        group.attention.aligned(alignment)
-        for group in model.attention_groups
-        if group.attention is not None
-    )
-    groups = iter(designs)
-    layers = tuple(
-        group if group.attention is None else group.model_copy(update={"attention": next(groups)})
-        for group in model.layers
-    )
-    return model.model_copy(update={"layers": layers})
 
 
 def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:

@@ -12,9 +12,11 @@ from typing import Any
 from lrkv_plan.errors import UsageError
 from lrkv_plan.latency.basis import Basis, time_basis
 from lrkv_plan.latency.step import StepModel, StepTime, step_model, step_time
+from lrkv_plan.memory.cache import bytes_per_token
 from lrkv_plan.memory.largest import largest
 from lrkv_plan.serving.capacity import CapacityRow
 from lrkv_plan.serving.deployment import Deployment, known_weight_bytes, refuse_untimed_layout
+from lrkv_plan.specs.design import as_stored, design_label
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 
@@ -161,6 +163,25 @@ def timed_step(design: ModelSpec, deployment: Deployment, target: LatencyTarget)
         weight_bytes=known_weight_bytes(design, deployment),
         tp_size=deployment.parallel.tp_size,
         relatives=target.relatives,
+    )
+
+
+def timed_unpadded(design: ModelSpec, deployment: Deployment) -> str | None:
+    """What to say where rows are stored wider than a step's time takes them; None where not."""
+    alignment = deployment.rank_alignment
+
+    def held(one: ModelSpec) -> str:
+        size = bytes_per_token(
+            one, kv_dtype=deployment.settings.kv_dtype, tp_size=deployment.parallel.tp_size
+        )
+        return f"{float(size):,.10g} B"
+
+    kept, timed = held(as_stored(design, alignment)), held(design)
+    if kept == timed:
+        return None
+    return (
+        f"{design_label(design)}: its rows are stored padded to a multiple of {alignment}, {kept} "
+        f"a token and GPU, and timed as if they were not, {timed}: times are too low"
     )
 
 

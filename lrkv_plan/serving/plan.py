@@ -17,7 +17,7 @@ from lrkv_plan.memory.weights import kv_params_ratio_to_mha, parameter_count
 from lrkv_plan.serving.capacity import CapacityRow, capacity_row
 from lrkv_plan.serving.deployment import Deployment, refuse_untimed_layout
 from lrkv_plan.serving.layouts import with_layout
-from lrkv_plan.serving.load import Admission, LatencyTarget, admitted_by, timed_step
+from lrkv_plan.serving.load import Admission, LatencyTarget, admitted_by, timed_step, timed_unpadded
 from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.specs.design import (
     NamedDesign,
@@ -150,7 +150,8 @@ class Plan:
 
     ``batch_size`` is that of one replica at which designs are compared with the own one: the stated
     batch, or the own design's load; None where it has none. ``layout`` says how the
-    tensor-parallel size was chosen, and is None where it was stated.
+    tensor-parallel size was chosen, and is None where it was stated. ``limits`` say where figures
+    stop being true.
     """
 
     rows: tuple[PlanRow, ...]
@@ -163,6 +164,7 @@ class Plan:
     batch_size: int | None
     context_tokens: int
     rests_on: tuple[str, ...]
+    limits: tuple[str, ...] = ()
 
     @property
     def n_gpus(self) -> int:
@@ -219,7 +221,7 @@ def make_plan(
         own_step, capacity_row(model, deployment), deployment, wanted, batch_size
     )
     batch = batch_size or (own_load.batch_size if own_load else None)
-    rows, refused, notes = [], [], dict.fromkeys(own_step.remarks)
+    rows, refused, limits, notes = [], [], [], dict.fromkeys(own_step.remarks)
     limit = ceiling.budget_bytes_per_token_per_gpu
     for compared in compared_designs(model, deployment, limit, designs):
         design, text = compared.model, compared.text
@@ -233,6 +235,8 @@ def make_plan(
             refused.append(f"{text}: {error}")
             continue
         notes |= dict.fromkeys(step.remarks)
+        if (unpadded := timed_unpadded(design, deployment)) is not None:
+            limits.append(f"{unpadded}, and so is its share of MHA's cache")
         if text is not None and batch is not None:
             against = _against(own_step, step, design, deployment, batch, wanted)
             row = replace(row, against_own=against)
@@ -248,6 +252,7 @@ def make_plan(
         batch_size=batch,
         context_tokens=deployment.settings.context_tokens,
         rests_on=tuple(notes),
+        limits=tuple(limits),
     )
 
 

@@ -79,6 +79,17 @@ def with_size(model: ModelSpec, size: int) -> ModelSpec:
     return model.with_attention(tuple(layer.with_size(size) for layer in layers_of(model)))
 
 
+def as_stored(model: ModelSpec, alignment: int) -> ModelSpec:
+    """The model as an engine keeps it whose kernel wants rows of that multiple. [scalars]"""
+    groups = tuple(
+        group
+        if group.attention is None
+        else group.model_copy(update={"attention": group.attention.aligned(alignment)})
+        for group in model.layers
+    )
+    return model.model_copy(update={"layers": groups})
+
+
 def design_text(model: ModelSpec, size: int | str | None = None) -> str:
     """The one design of a model as one would type it, with another size where given."""
     return layers_of(model)[0].text(size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import lrkv_plan
 from lrkv_plan import load_hardware, load_model, swap_attention
 from lrkv_plan.errors import SpecError, UsageError
 from lrkv_plan.latency.roofline import RooflinePoint, roofline_point
@@ -105,3 +106,29 @@ def test_limits() -> None:
         point("lrkv:55", path="factord")
     with pytest.raises(UsageError, match="batch_size 0: must be from 1"):
         point("mha", batch_size=0)
+
+
+def test_a_model_that_attends_nowhere_has_no_roofline() -> None:
+    recurrent = {
+        "name": "ssm", "source": {"citation": "made up", "read_on": "2026-11-30"}, "model_dim": 64,
+        "layers": [{"count": 2, "state": [{"name": "s", "bytes_per_copy": 1024}]}],
+    }  # fmt: skip
+    with pytest.raises(UsageError, match="ssm: no layer attends"):
+        roofline_point(lrkv_plan.load_model(recurrent), H100, context_tokens=8)
+    with pytest.raises(UsageError, match="ssm: no layer attends"):
+        lrkv_plan.roofline(recurrent, gpu="h100-sxm")
+
+
+def test_a_model_of_two_families_is_placed_on_the_first_path_of_each() -> None:
+    grouped = {"family": "gqa", "n_heads": 8, "n_kv_heads": 2, "head_dim": 64}
+    latent = {
+        "family": "mla", "n_heads": 8, "latent_dim": 128, "rope_dim": 16, "nope_dim": 64,
+        "v_head_dim": 64,
+    }  # fmt: skip
+    mixed = {
+        "name": "mixed", "source": {"citation": "made up", "read_on": "2026-11-30"},
+        "model_dim": 512,
+        "layers": [{"count": 1, "attention": grouped}, {"count": 1, "attention": latent}],
+    }  # fmt: skip
+    (row,) = lrkv_plan.roofline(mixed, gpu="h100-sxm", units="bf16", context_tokens=1000).rows
+    assert row["path"] == "grouped + absorbed"

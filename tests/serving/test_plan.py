@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+import lrkv_plan
 from lrkv_plan import load_hardware, load_model, swap_attention
 from lrkv_plan.errors import PlacementError, RequirementError, UsageError
 from lrkv_plan.latency.crossover import compare
 from lrkv_plan.latency.step import step_model, step_time
 from lrkv_plan.loader import load_all_hardware
+from lrkv_plan.serving.answers import capacity_answers
 from lrkv_plan.serving.deployment import Deployment
 from lrkv_plan.serving.engine import engine_named
 from lrkv_plan.serving.load import LatencyTarget, Speculation, admission
@@ -105,6 +107,28 @@ def test_with_a_stated_batch_a_row_that_does_not_hold_it_has_no_time() -> None:
     tight = make_plan(LLAMA8, deployment(), batch_size=32, target=LatencyTarget(tpot_s=5e-3))
     assert tight.rows[0].load is not None
     assert not tight.rows[0].load.meets_target
+
+
+def test_a_padded_rank_says_that_its_time_is_without_the_padding() -> None:
+    # 32 layers, 32 heads: 2 * 2 * 32 * (128 + 32 * 16) = 81,920 B stored, with rank 8 49,152 B.
+    said = (
+        "lrkv:8: its rows are stored padded to a multiple of 16, 81,920 B a token and GPU, and "
+        "timed as if they were not, 49,152 B: times are too low"
+    )
+    designs = typed_designs(LLAMA8, ["lrkv:8", "lrkv:32"])
+    plan = make_plan(LLAMA8, deployment(), designs=designs)
+    assert plan.limits == (f"{said}, and so is its share of MHA's cache",)
+    assert make_plan(LLAMA8, deployment(rank_alignment=1), designs=designs).limits == ()
+    (timed, whole) = capacity_answers(designs, [deployment()], target=LatencyTarget())
+    assert (timed.limits, whole.limits) == ((said,), ())
+    (untimed, _) = capacity_answers(designs, [deployment()])
+    assert untimed.limits == ()
+    told = {"gpu": "h100-sxm", "attention": "lrkv:8"}
+    for answer in (
+        lrkv_plan.plan("llama-3.1-8b", **told),
+        lrkv_plan.capacity("llama-3.1-8b", tpot_ms=50, **told),
+    ):
+        assert any(note.kind == "limit" and note.text.startswith(said) for note in answer.notes)
 
 
 def test_replicas_share_nothing() -> None:

@@ -183,6 +183,7 @@ def _remarks(
             )
     if any(answer.row and answer.row.budget for answer in answers):
         yield limit(_budget_range(answers))
+    yield from (limit(text) for answer in answers for text in answer.limits)
     yield from (
         Note(kind="provenance", text=note) for answer in answers for note in answer.rests_on
     )

@@ -145,6 +145,7 @@ def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
             f"multiple of {plan.ceiling.alignment}",
             *_load_remarks(plan, has_load),
             limit(LRKV_POSITIONS),
+            *(limit(text) for text in plan.limits),
             *(Note(kind="refusal", text=reason) for reason in plan.refused),
             *(Note(kind="provenance", text=note) for note in plan.rests_on),
             *model.remarks,
