@@ -108,11 +108,6 @@ class WeightMatrix:
         check_dealing(self.units, f"shares of weight {self.name}", tp_size)
         return Fraction(1, min(self.units, tp_size))
 
-    def params_per_gpu(self, tp_size: int) -> int | Fraction:
-        """Parameters on one GPU of ``tp_size``."""
-        share = self.n_params * self.share_per_gpu(tp_size)
-        return int(share) if share.denominator == 1 else share
-
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeWork:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -63,11 +62,6 @@ def audit_file(path: Path) -> list[AuditRow]:
         except PlanError as error:
             raise SpecError(f"{path}: {claim.id}: {error}") from None
     return rows
-
-
-def audit_files(paths: Iterable[Path]) -> list[AuditRow]:
-    """``audit_file`` over several files."""
-    return [row for path in paths for row in audit_file(path)]
 
 
 def audit_claim(claim: Claim, file: ClaimFile, file_name: str) -> AuditRow:

@@ -259,7 +259,7 @@ def require_scipy() -> None:
 
 
 def holds_decode_samples(path: Path) -> bool:
-    """Whether the file's first line names the columns of ``decode_samples``.
+    """Whether the file's first line names the columns of decode samples.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import SpecError, UsageError
-from lrkv_plan.memory.exact import is_array
+from lrkv_plan.memory.exact import is_array, smaller
 from lrkv_plan.specs.hardware import AllReduceConstants, HardwareProfile
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def allreduce_time(model: AllReduceModel, message_bytes: Number) -> AllReduceTim
     sent_s: Any = message_bytes * (2 * others / model.n_gpus * seconds_per_byte)
     if model.two_shot_s is not None:
         one_shot_s: Any = message_bytes * (others * seconds_per_byte)
-        sent_s = _smaller(one_shot_s, model.two_shot_s + sent_s)
+        sent_s = smaller(one_shot_s, model.two_shot_s + sent_s)
     time_s = model.t0_s + sent_s
     low, high = model.band90
     return AllReduceTime(time_s=time_s, low_s=time_s * low, high_s=time_s * high, model=model)
@@ -205,11 +205,3 @@ def _datasheet(profile: HardwareProfile, n_gpus: int) -> AllReduceModel:
         link_bytes_per_s=DATASHEET_EFFICIENCY * profile.link.bandwidth_bytes_per_s,
         two_shot_s=None, band90=DATASHEET_BAND, basis="datasheet", notes=(note,),
     )  # fmt: skip
-
-
-def _smaller(one: Any, other: Any) -> Any:
-    if is_array(one):
-        import numpy as np
-
-        return np.minimum(one, other)
-    return min(one, other)

@@ -1,9 +1,9 @@
 """How long one kernel call takes: a fixed time plus the slower of memory traffic and arithmetic.
 
 ``t = t0 + max(bytes / (beta BW), flops / (phi peak))``, and three named variants where
-measurements demand them. Left out: what a kernel reads and computes (the caller counts it), which
-constants apply (``kernel_lookup``), and launch gaps between kernels. Scalars and numpy arrays both
-work.
+measurements demand them; and which constants apply to a kernel on a GPU. Left out: what a kernel
+reads and computes (the caller counts it), and launch gaps between kernels. Scalars and numpy arrays
+both work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.attention.registry import kernel_of
 from lrkv_plan.errors import SpecError, UsageError, did_you_mean
-from lrkv_plan.memory.exact import is_array
+from lrkv_plan.memory.exact import is_array, larger, smaller
 from lrkv_plan.specs.hardware import HardwareProfile, KernelConstants
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def kernel_time(
     Parameters
     ----------
     model
-        Constants, from ``kernel_lookup.kernel_model``.
+        Constants, from ``kernel_model``.
     n_bytes : bytes that the call moves between memory and the GPU. [bytes]
     flops : floating-point operations; a multiply-add is 2. [FLOPs]
     work_units : pieces that the kernel can deal out without splitting a sequence: sequences times
@@ -136,10 +136,10 @@ def kernel_time(
             raise UsageError(f"work_units: form {model.form!r} of {model.kernel} needs them")
         _check("work_units", work_units)
         if model.form == "no_split":
-            occupancy = _smaller(1.0, _larger(work_units, 1.0) / model.full_work_units)
+            occupancy = smaller(1.0, larger(work_units, 1.0) / model.full_work_units)
     memory_s = n_bytes / (model.bytes_per_s * occupancy)
     compute_s = flops / (model.flops_per_s * occupancy)
-    busy_s = memory_s + compute_s if model.form in SUMS else _larger(memory_s, compute_s)
+    busy_s = memory_s + compute_s if model.form in SUMS else larger(memory_s, compute_s)
     time_s: Number = model.t0_s + busy_s
     if model.form in CHARGES_WORK_UNITS:
         time_s = time_s + model.work_unit_s * work_units  # type: ignore[operator]
@@ -154,22 +154,6 @@ def _check(name: str, value: Number) -> None:
     is_good = (value >= 0).all() if is_array(value) else value >= 0  # type: ignore[union-attr]
     if not is_good:
         raise UsageError(f"{name} {value!r}: must be numbers from 0")
-
-
-def _larger(one: Number, other: Number) -> Number:
-    if is_array(one) or is_array(other):
-        import numpy as np
-
-        return np.maximum(one, other)
-    return max(one, other)
-
-
-def _smaller(one: Number, other: Number) -> Number:
-    if is_array(one) or is_array(other):
-        import numpy as np
-
-        return np.minimum(one, other)
-    return min(one, other)
 
 
 # Typical constants where nothing was measured: the priors of ``calibration/fit.py``.

@@ -17,7 +17,7 @@ from lrkv_plan.latency.all_reduce import allreduce_model, allreduce_time
 from lrkv_plan.latency.kernel import KernelModel, kernel_model, kernel_time
 from lrkv_plan.latency.roofline import peak_of
 from lrkv_plan.latency.work import AttentionWork, StepWork, step_work
-from lrkv_plan.memory.exact import as_amounts, check_is, check_model, is_array, one_count
+from lrkv_plan.memory.exact import as_amounts, check_is, check_model, larger, one_count
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 
@@ -145,7 +145,7 @@ def step_time(
     n_bytes, flops = work.linear.n_bytes(tokens), work.linear.n_flops(tokens)
     linear_memory = n_bytes / (LINEAR_BETA.value * model.mem_bandwidth_bytes_per_s)
     linear_compute = flops / (LINEAR_PHI.value * model.peak_flops_per_s)
-    linear = _larger(linear_memory, linear_compute)
+    linear = larger(linear_memory, linear_compute)
     reduced, reduced_low, reduced_high = _all_reduces(model, tokens)
     overhead = work.n_layers * LAYER_OVERHEAD_S.value + STEP_OVERHEAD_S.value
     return StepTime(
@@ -154,8 +154,8 @@ def step_time(
         all_reduce_s=reduced,
         overhead_s=overhead,
         step_s=attention + linear + reduced + overhead,
-        overlap_s=_larger(
-            _larger(memory + linear_memory, compute + linear_compute), reduced + 0.0 * memory
+        overlap_s=larger(
+            larger(memory + linear_memory, compute + linear_compute), reduced + 0.0 * memory
         ),
         low_s=low + _linear_at(model, n_bytes, flops, best=True) + reduced_low + _overhead(work, 0),
         high_s=(
@@ -198,7 +198,7 @@ def _summed(
 def _linear_at(model: StepModel, n_bytes: Any, flops: Any, *, best: bool) -> Any:
     beta = LINEAR_BETA.high if best else LINEAR_BETA.low
     phi = LINEAR_PHI.high if best else LINEAR_PHI.low
-    return _larger(
+    return larger(
         n_bytes / (beta * model.mem_bandwidth_bytes_per_s), flops / (phi * model.peak_flops_per_s)
     )
 
@@ -215,14 +215,6 @@ def _overhead(work: StepWork, bound: int) -> float:
     layer = (LAYER_OVERHEAD_S.low, LAYER_OVERHEAD_S.high)[bound]
     step = (STEP_OVERHEAD_S.low, STEP_OVERHEAD_S.high)[bound]
     return work.n_layers * layer + step
-
-
-def _larger(one: Any, other: Any) -> Any:
-    if is_array(one) or is_array(other):
-        import numpy as np
-
-        return np.maximum(one, other)
-    return max(one, other)
 
 
 CHUNK_POINTS = 65_536  # a chunk's arrays stay in a core's cache

@@ -229,6 +229,19 @@ def ceil_div(value: Any, divisor: int) -> Any:
     return -(-value // divisor)
 
 
-def smaller(value: Any, limit: int) -> Any:
-    """min(value, limit) for an int or an int64 array."""
-    return min(value, limit) if isinstance(value, int) else value.clip(max=limit)
+def smaller(one: Any, other: Any) -> Any:
+    """The smaller of two numbers, elementwise where one is an array."""
+    if is_array(one) or is_array(other):
+        import numpy as np
+
+        return np.minimum(one, other)
+    return min(one, other)
+
+
+def larger(one: Any, other: Any) -> Any:
+    """The larger of two numbers, elementwise where one is an array."""
+    if is_array(one) or is_array(other):
+        import numpy as np
+
+        return np.maximum(one, other)
+    return max(one, other)

@@ -128,7 +128,7 @@ def capacity_row(
     cores = n_replicas * parallel.dp_size
     total = cores * pool.max_sequences
     n_gpus = n_replicas * parallel.n_gpus
-    price = deployment.gpu_hour_usd or (hardware.gpu_hour_usd if hardware else None)
+    price = deployment.usd_per_gpu_hour
     return CapacityRow(
         model=model.name,
         attention=label,

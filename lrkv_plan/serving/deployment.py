@@ -44,6 +44,13 @@ class Deployment:
     gpu_hour_usd: float | None = None
 
     @property
+    def usd_per_gpu_hour(self) -> float | None:
+        """The price of one GPU for an hour, as given or as its profile states it. [USD]"""
+        if self.gpu_hour_usd is not None or self.hardware is None:
+            return self.gpu_hour_usd
+        return self.hardware.gpu_hour_usd
+
+    @property
     def n_replicas(self) -> int:
         """Engine replicas on all GPUs.
 

@@ -252,12 +252,8 @@ def check_layout(model: ModelSpec, engine: EngineName, parallel: Parallelism) ->
             f"{engine.name} does not run {', '.join(unknown)} above 1; it runs "
             f"{f'{runs}and ' if runs else ''}replicas (--n-gpus)"
         )
-    has_experts = any(
-        group.feed_forward is not None and group.feed_forward.kind == "experts"
-        for group in model.layers
-    )
     is_stated = all(group.feed_forward is not None for group in model.layers)
-    if parallel.ep_size > 1 and is_stated and not has_experts:
+    if parallel.ep_size > 1 and is_stated and not model.has_experts:
         raise PlacementError(f"ep_size {parallel.ep_size}: {model.name} has no experts to deal out")
 
 
@@ -305,6 +301,8 @@ def pool_of(
     ------
     PlacementError
         As ``check_layout`` and the engine's rule.
+    SpecError
+        If no layer keeps a cache or a state.
     """
     check_layout(model, engine, parallel)
     record = engine_record(engine.name)
@@ -322,6 +320,8 @@ def pool_of(
                 tp_size=parallel.tp_size, dcp_size=parallel.dcp_size,
             )
         )  # fmt: skip
+    if not pools:
+        raise SpecError(f"{model.name}: no layer keeps a cache or a state, so there is no pool")
     return min(pools, key=_fewest)
 
 

@@ -81,11 +81,8 @@ def _candidates(
     powers = [2**k for k in range(most_gpus.bit_length()) if 2**k <= most_gpus]
     sizes = powers if tp_size is None else [tp_size]
     yield from (replace(given, tp_size=size) for size in sizes if _may_be(given, size))
-    has_experts = any(
-        group.feed_forward is not None and group.feed_forward.kind == "experts"
-        for group in model.layers
-    )
-    if not has_experts or given.n_gpus > given.tp_size or given.ep_size > 1 or given.dcp_size > 1:
+    is_settled = given.n_gpus > given.tp_size or given.ep_size > 1 or given.dcp_size > 1
+    if is_settled or not model.has_experts:
         return
     for size in sizes:
         for cores in powers[1:]:

@@ -203,7 +203,7 @@ def admitted_by(
         batch_size=batch_size,
         tpot_s=target.tpot_s,
         speculation=target.speculation,
-        gpu_hour_usd=deployment.gpu_hour_usd or (hardware.gpu_hour_usd if hardware else None),
+        gpu_hour_usd=deployment.usd_per_gpu_hour,
         board_power_w=hardware.board_power_w if hardware else None,
     )
 

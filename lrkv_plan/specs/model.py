@@ -200,6 +200,11 @@ class ModelSpec(Frozen):
         return sum(group.count for group in self.layers if group.cached_over == "context")
 
     @property
+    def has_experts(self) -> bool:
+        """Whether a layer routes tokens to experts."""
+        return any(isinstance(group.feed_forward, ExpertFeedForward) for group in self.layers)
+
+    @property
     def attention_groups(self) -> tuple[LayerGroup, ...]:
         """Groups whose layers attend."""
         return tuple(group for group in self.layers if group.attention is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -217,15 +218,15 @@ def test_every_weight_of_every_family_is_dealt_out_or_whole() -> None:
         spec = swap_attention(model(), design).layers[0].attention
         assert spec is not None
         for weight in layout_of(spec, 64).weights:
-            assert weight.params_per_gpu(1) == weight.n_params
-            assert 2 * weight.params_per_gpu(2) in (weight.n_params, 2 * weight.n_params)
+            assert weight.share_per_gpu(1) == 1
+            assert weight.share_per_gpu(2) in (Fraction(1, 2), 1)
 
 
 def test_shares_that_cannot_be_dealt_out_are_refused() -> None:
     weight = WeightMatrix(name="key", rows=4, cols=6, role=WeightRole.KEY_VALUE, units=6)
-    assert weight.params_per_gpu(12) == 4
+    assert weight.share_per_gpu(12) == Fraction(1, 6)  # two GPUs for each share
     with pytest.raises(PlacementError, match="6 shares of weight key"):
-        weight.params_per_gpu(4)
+        weight.share_per_gpu(4)
 
 
 @pytest.mark.parametrize(("name", "published_gib"), [("gpt-oss-20b", 12.8), ("gpt-oss-120b", 60.8)])

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrkv_plan.errors import PlacementError, UsageError
+import lrkv_plan
+from lrkv_plan.errors import PlacementError, SpecError, UsageError
 from lrkv_plan.memory.cache import bytes_per_token
 from lrkv_plan.serving.engine import built_in_engines, engine_named, pool_of, stage_models
 from lrkv_plan.serving.pool import Pool
@@ -232,3 +233,13 @@ def test_layers_that_store_alike_are_alike_whatever_their_payload() -> None:
     assert mixed.n_groups == alike.n_groups == 2
     assert mixed.max_concurrency == alike.max_concurrency
     assert mixed.waste_share < alike.waste_share  # rank 6 fills more of its row
+
+
+def test_a_model_that_keeps_nothing_has_no_pool() -> None:
+    block = {"kind": "dense", "hidden_dim": 8, "gated": True}
+    model = {
+        "name": "blocks", "source": {"citation": "made up", "read_on": "2026-11-30"},
+        "model_dim": 64, "layers": [{"count": 2, "feed_forward": block}],
+    }  # fmt: skip
+    with pytest.raises(SpecError, match="blocks: no layer keeps a cache or a state"):
+        lrkv_plan.capacity(model, kv_memory="1 GiB")

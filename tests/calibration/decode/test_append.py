@@ -23,9 +23,9 @@ from lrkv_plan.calibration.decode.attend import (
 )
 from lrkv_plan.calibration.decode.cache import build_cache
 from lrkv_plan.calibration.decode.paths import paths_for
-from lrkv_plan.calibration.decode.projections import draw_projections, inverse_rms, projected_rows
 from lrkv_plan.calibration.decode.rotary import angles, frequencies, rotate
 from lrkv_plan.calibration.decode.weights import Weights, drawing
+from tests.calibration.decode.projections import draw_projections, inverse_rms, projected_rows
 
 CPU = torch.device("cpu")
 MODEL_DIM, PREFILL, STEPS = 24, (5, 14), 4
