@@ -382,7 +382,7 @@ def _variant(
         spec,
         n_shared_groups=words.count("groups", groups),
         position=position,
-        rope_dim=0 if rope_dim is None else words.count("rope_dim", rope_dim),
+        rope_dim=words.optional(words.whole, "rope_dim", rope_dim),
         key_norm=key_norm,
     )
 

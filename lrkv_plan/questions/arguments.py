@@ -194,10 +194,12 @@ def low_rank_variant(
     *,
     n_shared_groups: int = 1,
     position: str = "none",
-    rope_dim: int = 0,
+    rope_dim: int | None = None,
     key_norm: str = "none",
 ) -> LowRankSpec:
     """The LRKV variant that arguments ask for, at rank 0 on the model's backbone.
+
+    Without ``rope_dim`` a decoupled rotary key is as wide as the model's own, if it has one.
 
     Raises
     ------
@@ -208,8 +210,8 @@ def low_rank_variant(
     from lrkv_plan.specs.design import first_backbone
 
     backbone = first_backbone(model)
-    if position == "rope_decoupled":
-        rope_dim = rope_dim or backbone.rope_dim or 0
+    if rope_dim is None:
+        rope_dim = (backbone.rope_dim or 0) if position == "rope_decoupled" else 0
     plain = plain_low_rank(backbone)
     told: dict[str, Any] = {
         "n_shared_groups": n_shared_groups, "position": position, "rope_dim": rope_dim,

@@ -66,7 +66,7 @@ def cache(
         batch_size=_count("batch_size", batch_size, 1),
         kv_dtype=words.given(kv_dtype, "bf16"),
         tp_size=_count("tp_size", tp_size, 1),
-        encoder_tokens=words.optional(words.count, "encoder_tokens", encoder_tokens),
+        encoder_tokens=words.optional(words.whole, "encoder_tokens", encoder_tokens),
     )
     contexts = (
         [default_context(spec)]
@@ -149,12 +149,12 @@ def rank(
     kv_format = words.given(kv_dtype, "bf16")
     variant: dict[str, Any] = {
         "position": words.given(position, "none"),
-        "rope_dim": 0 if rope_dim is None else words.count("rope_dim", rope_dim),
+        "rope_dim": words.optional(words.whole, "rope_dim", rope_dim),
         "key_norm": words.given(key_norm, "none"),
     }
     n_groups = _count("groups", groups, 1)
     design = low_rank_variant(spec, n_shared_groups=n_groups, **variant)
-    latent_rope = words.optional(words.count, "mla_rope_dim", mla_rope_dim)
+    latent_rope = words.optional(words.whole, "mla_rope_dim", mla_rope_dim)
     alignment, gpus = _count("align", align, 16), _count("tp_size", tp_size, 1)
     budget = budget_text(budget)
     stated = {
@@ -166,6 +166,7 @@ def rank(
         "context_tokens": context,
         "n_shared_groups": n_groups,
         **variant,
+        "rope_dim": words.given(variant["rope_dim"], 0),
         "mla_rope_dim": latent_rope,
     }
     if budget is not None:

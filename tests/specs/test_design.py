@@ -6,7 +6,7 @@ import pytest
 
 import lrkv_plan
 from lrkv_plan.attention.families.grouped import GroupedSpec
-from lrkv_plan.errors import ArgumentError
+from lrkv_plan.errors import ArgumentError, SpecError
 from lrkv_plan.questions.arguments import asked_designs, designs_of, low_rank_variant
 from lrkv_plan.specs.design import first_backbone, layers_of, named_designs, typed_designs
 
@@ -59,3 +59,16 @@ def test_a_variant_is_what_its_text_would_give(options: dict[str, object], text:
 def test_a_decoupled_variant_takes_the_rotary_width_of_the_model() -> None:
     deepseek = lrkv_plan.load_model("deepseek-v3")
     assert low_rank_variant(deepseek, position="rope_decoupled").rope_dim == 64
+    with pytest.raises(SpecError, match="rope_dim 0 with position rope_decoupled"):
+        low_rank_variant(deepseek, position="rope_decoupled", rope_dim=0)
+
+
+def test_zero_is_a_width_and_a_number_of_encoder_rows() -> None:
+    assert lrkv_plan.rank(LLAMA, budget="50%", rope_dim=0).rows == (
+        lrkv_plan.rank(LLAMA, budget="50%").rows
+    )
+    plain = lrkv_plan.rank(LLAMA, budget="50%", mla_rope_dim=0).rows[0]
+    assert plain["mla_attention"].endswith("+0")
+    # 32 decoder layers of 100 rows, 2 * 1,280 scalars of two bytes; no encoder rows
+    (row,) = lrkv_plan.cache("whisper-large-v3", context_tokens=100, encoder_tokens=0).rows
+    assert row["cache_bytes"] == 32 * 100 * 2 * 1280 * 2
