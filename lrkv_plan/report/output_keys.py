@@ -21,7 +21,7 @@ from lrkv_plan.memory.placement import POLICIES, Placement
 from lrkv_plan.memory.population import PopulationAccount
 from lrkv_plan.memory.side_by_side import CacheRow, ParamsRow, TensorRow
 from lrkv_plan.memory.weights import MatchedWidth
-from lrkv_plan.report.tables import CONSTANTS
+from lrkv_plan.report.tables import FITTED_KEYS
 from lrkv_plan.schema import Source
 from lrkv_plan.serving.capacity import CapacityRow
 from lrkv_plan.serving.load import Admission
@@ -67,7 +67,7 @@ class Answer:
 Bytes: TypeAlias = int | Fraction
 
 MODEL = Dumped(spec=ModelSpec)
-GPU = Dumped(spec=HardwareProfile, may_lack=CONSTANTS)
+GPU = Dumped(spec=HardwareProfile, may_lack=FITTED_KEYS)
 FOR_MODEL: Shape = {"model": MODEL}
 POINT: Shape = dict.fromkeys(("context_tokens", "batch_size", "query_tokens", "tp_size"), int)
 WEIGHTS: Shape = {"weight_dtype": str | None, "weight_bytes_per_gpu": int | None}

@@ -132,14 +132,14 @@ _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u
 
 
 # Tables of fitted constants inside a GPU profile: nine tenths of a plan's JSON.
-CONSTANTS = ("kernels", "allreduce")
+FITTED_KEYS = ("kernels", "allreduce")
 
 
 def _short(inputs: Row) -> Row:
     gpu = inputs.get("gpu")
     if not isinstance(gpu, Mapping):
         return inputs
-    return {**inputs, "gpu": {key: gpu[key] for key in gpu if key not in CONSTANTS}}
+    return {**inputs, "gpu": {key: gpu[key] for key in gpu if key not in FITTED_KEYS}}
 
 
 def to_json(table: Table, *, whole_inputs: bool = False) -> str:
