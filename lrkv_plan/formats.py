@@ -174,9 +174,11 @@ class WeightFormat:
     A matrix of a part in ``quantised_parts`` takes ``bits_per_scalar`` and ``scale_bits`` (scale
     and zero point) per block of ``block_rows`` input rows (None: all of them) by ``block_cols``
     outputs. Everything else - vectors, embeddings, head, norms, router - takes ``plain_bits``.
+    ``operand`` is the name under which measured kernels know the quantised matrices.
     """
 
     name: str
+    operand: str
     bits_per_scalar: int
     scale_bits: int = 0
     block_rows: int | None = None
@@ -184,6 +186,11 @@ class WeightFormat:
     plain_bits: int = 16
     quantised_parts: frozenset[str] = frozenset()
     source: str
+
+    @property
+    def plain_operand(self) -> str:
+        """The same name for matrices that stay as they are."""
+        return "bf16" if self.plain_bits == 16 else "fp32"
 
     def matrix_bits(self, part: str, rows: int, cols: int) -> int:
         """Bits of a matrix from ``rows`` inputs to ``cols`` outputs in that part. [bits]
@@ -203,8 +210,9 @@ class WeightFormat:
 
 def _plain(name: str, bits: int) -> WeightFormat:
     return WeightFormat(
-        name=name, bits_per_scalar=bits, plain_bits=bits, source="IEEE 754 / bfloat16: no scales"
-    )
+        name=name, operand="bf16" if bits == 16 else "fp32", bits_per_scalar=bits, plain_bits=bits,
+        source="IEEE 754 / bfloat16: no scales",
+    )  # fmt: skip
 
 
 _WEIGHT_FORMATS = (
@@ -212,27 +220,32 @@ _WEIGHT_FORMATS = (
     _plain("bf16", 16),
     _plain("fp16", 16),
     WeightFormat(
-        name="fp8", bits_per_scalar=8, scale_bits=32, block_rows=128, block_cols=128,
-        quantised_parts=LINEAR_PARTS,
-        source="fp32 scale per 128 x 128 block (DeepSeek-V3 checkpoints); one scale per tensor or "
-        "per output takes less than 0.1 % in any case",
+        name="fp8", operand="fp8", bits_per_scalar=8, scale_bits=32, quantised_parts=LINEAR_PARTS,
+        source="fp32 scale per output channel; one per tensor takes less than 0.1 % less "
+        "(compressed-tensors, ModelOpt)",
     ),
     WeightFormat(
-        name="int8", bits_per_scalar=8, scale_bits=32, quantised_parts=LINEAR_PARTS,
+        name="fp8_block", operand="fp8_block", bits_per_scalar=8, scale_bits=32, block_rows=128,
+        block_cols=128, quantised_parts=LINEAR_PARTS,
+        source="fp32 scale per 128 x 128 block (DeepSeek-V3 checkpoints)",
+    ),
+    WeightFormat(
+        name="int8", operand="sq", bits_per_scalar=8, scale_bits=32, quantised_parts=LINEAR_PARTS,
         source="W8A8: fp32 scale per output channel (compressed-tensors)",
     ),
     WeightFormat(
-        name="int4", bits_per_scalar=4, scale_bits=20, block_rows=128,
+        name="int4", operand="int4_wo", bits_per_scalar=4, scale_bits=20, block_rows=128,
         quantised_parts=LINEAR_PARTS,
         source="GPTQ and AWQ: fp16 scale and 4-bit zero point per 128 inputs of each output",
     ),
     WeightFormat(
-        name="nvfp4", bits_per_scalar=4, scale_bits=8, block_rows=16,
+        name="nvfp4", operand="nvfp4", bits_per_scalar=4, scale_bits=8, block_rows=16,
         quantised_parts=LINEAR_PARTS,
         source="e2m1 with one e4m3 scale per 16 scalars (NVIDIA ModelOpt NVFP4)",
     ),
     WeightFormat(
-        name="mxfp4", bits_per_scalar=4, scale_bits=8, block_rows=32, quantised_parts=MLP_PARTS,
+        name="mxfp4", operand="mxfp4", bits_per_scalar=4, scale_bits=8, block_rows=32,
+        quantised_parts=MLP_PARTS,
         source="e2m1 with one e8m0 scale per 32 scalars (OCP MX v1.0); attention stays bf16, as "
         "gpt-oss ships it",
     ),

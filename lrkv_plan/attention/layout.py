@@ -6,7 +6,8 @@ A family's builder fills an ``AttentionLayout``; no calculator asks which family
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from lrkv_plan.errors import PlacementError
@@ -80,6 +81,9 @@ class WeightMatrix:
     ``units`` is how many equal shares (heads, groups of heads) tensor parallelism deals out; fewer
     shares than GPUs are repeated evenly. None means whole on every GPU. ``makes_rows`` means that
     it makes what the cache keeps, so that a layer which reads another layer's rows has none.
+    ``reads`` names what a decode step multiplies it with: matrices that read the same are one
+    product in an engine (query, key and value; every down-projection); None is a matrix that a
+    step multiplies head by head, in ``DecodeWork.products``.
     """
 
     name: str
@@ -89,6 +93,7 @@ class WeightMatrix:
     copies: int = 1
     units: int | None = None
     makes_rows: bool = False
+    reads: str | None = "hidden"
 
     @property
     def n_params(self) -> int:
@@ -110,6 +115,18 @@ class WeightMatrix:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadProduct:
+    """One matrix of ``rows`` x ``cols`` per query head, multiplied with that head's vectors.
+
+    A decode step runs it as one batched product over heads.
+    """
+
+    name: str
+    rows: int
+    cols: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecodeWork:
     """Multiply-adds of one layer in one decode step, all heads of one sequence.
 
@@ -117,7 +134,7 @@ class DecodeWork:
     ``q (T per_token + per_step) + T expand_per_token`` multiply-adds. ``per_step`` maps queries and
     outputs through layer weights; the rest scans the cache. ``kernel`` names the measured kernel
     whose constants apply. ``rebuilt_per_token`` counts the key and value scalars that a path writes
-    out anew for every cached token.
+    out anew for every cached token. ``products`` are the maps of ``per_step``, head by head.
     """
 
     path: str
@@ -126,6 +143,7 @@ class DecodeWork:
     per_step: int
     expand_per_token: int = 0
     rebuilt_per_token: int = 0
+    products: tuple[HeadProduct, ...] = ()
 
     def multiply_adds(self, context_tokens: int, query_tokens: int = 1) -> int:
         """Multiply-adds of one layer and step; one is 2 FLOPs."""
@@ -139,6 +157,8 @@ class AttentionLayout:
 
     ``has_latent_rows`` says that one cached row is key and value of all heads, which old engines
     could not keep; ``per_head_option`` is the design's option that caches every head instead.
+    ``small_kernels`` are kind and width of what a step launches beside matrices and attention; a
+    design whose measured layer leaves no time for them has none.
     """
 
     label: str
@@ -148,6 +168,7 @@ class AttentionLayout:
     work: tuple[DecodeWork, ...]
     has_latent_rows: bool = False
     per_head_option: str | None = None
+    small_kernels: Mapping[str, int] = field(default_factory=dict)
 
     def weights_held(self, *, reuses_cache: bool) -> tuple[WeightMatrix, ...]:
         """The layer's weights: all, or those that do not make rows where it reuses a cache.

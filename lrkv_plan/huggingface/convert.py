@@ -155,6 +155,8 @@ def _quantised_dtype(fields: Fields) -> str | None:
     method = str(quantization.value("quant_method")).lower()
     if method in ("gptq", "awq"):
         return "int4" if quantization.value("bits") == 4 else None
+    if method == "fp8" and quantization.value("weight_block_size"):
+        return "fp8_block"
     return method if method in ("fp8", "mxfp4") else None
 
 

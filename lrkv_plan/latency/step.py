@@ -1,23 +1,43 @@
-"""Time of a whole decode step: attention, the weights' pass, all-reduce and fixed overhead.
+"""Time of a whole decode step: the sum of its operations, and what the engine adds to them.
 
-Two bounds are given: everything overlapped (the slowest resource) and nothing overlapped (the sum,
-which is what engines that run kernels one after the other come near to, and what is predicted).
-Leaves out prefill, scheduling on the host, sampling beyond a constant, and network between nodes.
+Operations run one after the other, as engines launch them: their sum is the prediction. Leaves out
+prefill that is mixed in, and waiting for a slower rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import SpecError
 from lrkv_plan.formats import storage_format
 from lrkv_plan.latency.all_reduce import allreduce_model, allreduce_time
+from lrkv_plan.latency.engine_step import EngineStep, engine_step
+from lrkv_plan.latency.exchange import exchange_model, exchange_time
+from lrkv_plan.latency.experts import (
+    ExpertModel,
+    active_experts,
+    expert_model,
+    expert_time,
+    fullest_rank,
+)
 from lrkv_plan.latency.kernel import KernelModel, kernel_model, kernel_time
-from lrkv_plan.latency.roofline import peak_of
+from lrkv_plan.latency.matrix import ACTIVATION_BYTES, MatrixModel, matrix_model
+from lrkv_plan.latency.operation import OperationModel
+from lrkv_plan.latency.products import MEASURED_WEIGHTS_PER_HEAD, product_model
+from lrkv_plan.latency.small_kernels import small_kernel_models
+from lrkv_plan.latency.weights_pass import ExpertWork, MatrixWork, WeightsPass
 from lrkv_plan.latency.work import AttentionWork, StepWork, step_work
-from lrkv_plan.memory.exact import as_amounts, check_is, check_model, larger, one_count
+from lrkv_plan.memory.exact import (
+    as_amounts,
+    check_is,
+    check_model,
+    larger,
+    one_count,
+    smaller,
+)
+from lrkv_plan.specs.deployment import EngineName, Parallelism
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 
@@ -26,37 +46,66 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assumed:
-    """A constant that no public data here identifies, with the range it is believed to be in."""
+class MatrixTerm:
+    """``layers`` equal matrices: t0 + sqrt(c0 + m (c1 + m c2)), the form of ``matrix.matrix_time``.
 
-    value: float
-    low: float
-    high: float
+    Coefficients are of the squared time at m tokens of the rank. [s^2]
+    """
+
+    layers: int
+    t0_s: float
+    c0: float
+    c1: float
+    c2: float
+    memory_s: float  # weights alone
+    memory_token_s: float
+    compute_token_s: float
 
 
-# Streaming a matrix at small batch reaches most of the bandwidth; large-batch GEMMs most of the
-# peak. Small kernels (norms, rotation, activation, append) and GEMM launches inside a CUDA graph
-# take a few microseconds each. None of these is measured here: they are priors with ranges.
-LINEAR_BETA = Assumed(value=0.85, low=0.70, high=0.95)
-LINEAR_PHI = Assumed(value=0.70, low=0.50, high=0.85)
-LAYER_OVERHEAD_S = Assumed(value=20e-6, low=8e-6, high=35e-6)
-STEP_OVERHEAD_S = Assumed(value=200e-6, low=50e-6, high=1e-3)
+def matrix_term(work: MatrixWork, model: MatrixModel) -> MatrixTerm:
+    """The coefficients of one matrix.
+
+    Notes
+    -----
+    (a + b m)^2 + (c m)^2 + w^2 with a = weights / (beta BW), b = 2 (n + k) / (beta BW),
+    c = 2 n k / (phi peak), w = tau k.
+    """
+    a = work.n_bytes / model.bytes_per_s
+    b = ACTIVATION_BYTES * (work.inputs + work.outputs) / model.bytes_per_s
+    c = 2 * work.inputs * work.outputs / model.flops_per_s
+    w = model.tau_s_per_element * work.inputs
+    return MatrixTerm(
+        layers=work.layers, t0_s=model.t0_s, c0=a * a + w * w, c1=2 * a * b, c2=b * b + c * c,
+        memory_s=a, memory_token_s=b, compute_token_s=c,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepModel:
-    """One design on one GPU of a tensor-parallel group, ready for arrays of T, B and q.
+    """One design on one GPU of a replica, ready for arrays of T, B and q.
 
-    ``kernels`` has a model per entry of ``work.attention``; ``all_reduce`` gives (time, low, high)
-    of one all-reduce of a message, ``all_reduce_basis`` what it rests on. [s]
+    ``kernels`` has a model per entry of ``work.attention``, ``experts`` one per entry of
+    ``work.linear.experts``. ``fixed_s`` and ``token_s`` are products and small kernels together:
+    linear in tokens. ``all_reduce`` gives (time, low, high) of one all-reduce of a message,
+    ``exchange`` the time of one exchange for tokens of the rank. ``operations`` are the models that
+    the weights' pass rests on. [s]
     """
 
     work: StepWork
     kernels: tuple[KernelModel, ...]
-    mem_bandwidth_bytes_per_s: float
-    peak_flops_per_s: float
+    matrices: tuple[MatrixTerm, ...]
+    experts: tuple[ExpertModel, ...]
+    engine: EngineStep
+    product_fixed_s: float = 0.0
+    product_token_s: float = 0.0
+    small_fixed_s: float = 0.0
+    small_token_s: float = 0.0
     all_reduce: Callable[[Any], tuple[Any, Any, Any]] | None = None
     all_reduce_basis: str | None = None
+    exchange: Callable[[Any], Any] | None = None
+    exchange_basis: str | None = None
+    operations: tuple[OperationModel, ...] = field(default=(), repr=False)
+    band: tuple[float, float] = (1.0, 1.0)
     remarks: tuple[str, ...] = ()
 
 
@@ -64,15 +113,19 @@ class StepModel:
 class StepTime:
     """A step's parts and bounds; arrays where the inputs were arrays. [s]
 
-    ``step_s`` is the sum of the parts (no overlap) and the prediction; ``overlap_s`` the slowest
-    resource (full overlap). ``low_s`` and ``high_s`` bound ``step_s`` by the parts' bands taken
-    together, which is wider than 90 %.
+    ``step_s`` is the sum of the parts and the prediction. ``linear_s`` is matrices, products over
+    heads and experts together; ``overhead_s`` small kernels and what the engine adds. ``overlap_s``
+    is the slowest resource alone. ``low_s`` and ``high_s`` hold about 90 % of measured steps.
     """
 
     attention_s: Number
-    linear_s: Number
+    matrices_s: Number
+    products_s: Number
+    experts_s: Number
+    small_kernels_s: Number
     all_reduce_s: Number
-    overhead_s: float
+    exchange_s: Number
+    engine_s: Number
     step_s: Number
     overlap_s: Number
     low_s: Number
@@ -83,6 +136,16 @@ class StepTime:
     attention_compute_s: Number
     linear_memory_s: Number
     linear_compute_s: Number
+
+    @property
+    def linear_s(self) -> Any:
+        """The weights' pass: matrices, products over heads, experts. [s]"""
+        return self.matrices_s + self.products_s + self.experts_s
+
+    @property
+    def overhead_s(self) -> Any:
+        """Small kernels, exchange of attention ranks, and what the engine adds. [s]"""
+        return self.small_kernels_s + self.exchange_s + self.engine_s
 
     @property
     def is_attention_memory_bound(self) -> Any:
@@ -99,7 +162,7 @@ def step_time(
     ----------
     model : a design on a GPU.
     context_tokens : tokens cached per sequence; a number or an array. [tokens]
-    batch_size : sequences decoded together on these GPUs; a number or an array. [sequences]
+    batch_size : sequences decoded together on one replica; a number or an array. [sequences]
     query_tokens : tokens decoded per sequence in one step (speculation); a number or an array.
 
     Raises
@@ -109,58 +172,55 @@ def step_time(
 
     Notes
     -----
-    attention = sum over layers of t0 + max(bytes / (beta BW), flops / (phi peak));
-    linear = max(weight bytes / (beta_w BW), flops / (phi_w peak));
-    all-reduce = 2 per layer of B q d scalars; overhead = layers x c + c0.
-    sum = all of them; overlap = max(memory times, compute times, all-reduce).
-    Lower and upper bound side by side: jax-ml/scaling-book, roofline chapter.
-
-    Examples
-    --------
-    >>> from lrkv_plan.latency.work import LinearWork
-    >>> kernel = KernelModel(t0_s=0.0, bytes_per_s=1e12, flops_per_s=1e14, band90=(1, 1),
-    ...                      basis="datasheet", kernel="grouped", kv_dtype="bf16")
-    >>> layer = AttentionWork(path="grouped", kernel="grouped", layers=10, n_heads=8,
-    ...                       row_read_bytes=1000.0, row_flops=2000.0)
-    >>> linear = LinearWork(dense_bytes=8.5e9, expert_bytes=0.0, expert_share=0.0,
-    ...                     token_flops=1e9, embedding_row_bytes=0.0)
-    >>> work = StepWork(attention=(layer,), linear=linear, n_all_reduces=0, n_layers=10,
-    ...                 all_reduce_token_bytes=0.0, tp_size=1, remarks=())
-    >>> step = step_time(StepModel(work=work, kernels=(kernel,), mem_bandwidth_bytes_per_s=1e12,
-    ...                            peak_flops_per_s=1e14), context_tokens=1000, batch_size=100)
-    >>> round(1e3 * step.attention_s, 6), round(1e3 * step.linear_s, 6)  # 10 * 1e8 B; 8.5e9 B / .85
-    (1.0, 10.0)
+    step = attention + matrices + products + experts + small kernels + all-reduces or exchanges +
+    step constant + sequences of the rank x sequence constant. Each operation has the form of its
+    own module (``kernel``, ``matrix``, ``products``, ``experts``, ``small_kernels``,
+    ``all_reduce``, ``exchange``). An attention rank decodes ceil(B / (dp pp)) sequences; experts
+    see all tokens of the replica; a token passes all pipeline stages one after the other.
     """
     work = check_is("model", model, StepModel, "step_model").work
     context_tokens = as_amounts("context_tokens", context_tokens)
     batch_size = as_amounts("batch_size", batch_size)
     query_tokens = as_amounts("query_tokens", query_tokens)
-    tokens = batch_size * query_tokens
-    parts = [
-        _attention(layer, kernel, context_tokens, batch_size, query_tokens)
-        for layer, kernel in zip(work.attention, model.kernels, strict=True)
-    ]
+    stage_batch = _ceil_over(batch_size, work.parallel.pp_size)
+    rank_batch = _ceil_over(stage_batch, work.parallel.dp_size)
+    tokens, all_tokens = rank_batch * query_tokens, stage_batch * query_tokens
     nothing = 0.0 * context_tokens * tokens
-    attention, low, high, memory, compute = _summed(parts, nothing)
-    n_bytes, flops = work.linear.n_bytes(tokens), work.linear.n_flops(tokens)
-    linear_memory = n_bytes / (LINEAR_BETA.value * model.mem_bandwidth_bytes_per_s)
-    linear_compute = flops / (LINEAR_PHI.value * model.peak_flops_per_s)
-    linear = larger(linear_memory, linear_compute)
-    reduced, reduced_low, reduced_high = _all_reduces(model, tokens)
-    overhead = work.n_layers * LAYER_OVERHEAD_S.value + STEP_OVERHEAD_S.value
+    attention, low, high, memory, compute = _summed(
+        [
+            _attention(layer, kernel, context_tokens, rank_batch, query_tokens)
+            for layer, kernel in zip(work.attention, model.kernels, strict=True)
+        ],
+        nothing,
+    )
+    matrices = sum(
+        (t.layers * (t.t0_s + (t.c0 + tokens * (t.c1 + tokens * t.c2)) ** 0.5)
+         for t in model.matrices), start=0.0 * tokens
+    )  # fmt: skip
+    products = model.product_fixed_s + tokens * model.product_token_s
+    small = model.small_fixed_s + tokens * model.small_token_s
+    experts = _experts(model, all_tokens)
+    reduced = _all_reduces(model, tokens)
+    exchanged = _exchanges(model, tokens)
+    engine = model.engine.step_s + rank_batch * model.engine.sequence_s
+    linear_memory, linear_compute = _resources(model, tokens, all_tokens)
+    rest = matrices + products + small + experts + exchanged + engine
+    fastest, slowest = model.band
     return StepTime(
         attention_s=attention,
-        linear_s=linear,
-        all_reduce_s=reduced,
-        overhead_s=overhead,
-        step_s=attention + linear + reduced + overhead,
+        matrices_s=matrices,
+        products_s=products,
+        experts_s=experts,
+        small_kernels_s=small,
+        all_reduce_s=reduced[0],
+        exchange_s=exchanged,
+        engine_s=engine,
+        step_s=attention + rest + reduced[0],
         overlap_s=larger(
-            larger(memory + linear_memory, compute + linear_compute), reduced + 0.0 * memory
+            larger(memory + linear_memory, compute + linear_compute), reduced[0] + 0.0 * memory
         ),
-        low_s=low + _linear_at(model, n_bytes, flops, best=True) + reduced_low + _overhead(work, 0),
-        high_s=(
-            high + _linear_at(model, n_bytes, flops, best=False) + reduced_high + _overhead(work, 1)
-        ),
+        low_s=smaller(fastest * attention, low) + fastest * (rest + reduced[0]),
+        high_s=larger(slowest * attention, high) + slowest * (rest + reduced[0]),
         attention_low_s=low,
         attention_high_s=high,
         attention_memory_s=memory,
@@ -168,6 +228,11 @@ def step_time(
         linear_memory_s=linear_memory,
         linear_compute_s=linear_compute,
     )
+
+
+def _ceil_over(count: Any, over: int) -> Any:
+    """ceil(count / over), exact for whole numbers, for floats and arrays too."""
+    return count if over == 1 else -(-count // over)
 
 
 def _attention(
@@ -195,12 +260,40 @@ def _summed(
     return (total[0], total[1], total[2], total[3], total[4])
 
 
-def _linear_at(model: StepModel, n_bytes: Any, flops: Any, *, best: bool) -> Any:
-    beta = LINEAR_BETA.high if best else LINEAR_BETA.low
-    phi = LINEAR_PHI.high if best else LINEAR_PHI.low
-    return larger(
-        n_bytes / (beta * model.mem_bandwidth_bytes_per_s), flops / (phi * model.peak_flops_per_s)
-    )
+def touched(work: ExpertWork, tokens: Any) -> Any:
+    """Experts of the fullest GPU that a step of so many tokens touches."""
+    active = active_experts(work.n_experts, work.experts_per_token, tokens)
+    return fullest_rank(active / work.ep_size, work.ep_size, work.experts_here)
+
+
+def _experts(model: StepModel, tokens: Any) -> Any:
+    total: Any = 0.0 * tokens
+    for work, constants in zip(model.work.linear.experts, model.experts, strict=True):
+        call = expert_time(
+            constants,
+            active=touched(work, tokens),
+            rows=tokens * (work.experts_per_token / work.ep_size),
+            hidden_size=work.model_dim,
+            inter_size=work.width,
+            weight_bytes_per_expert=work.bytes_per_expert,
+        )
+        total = total + work.layers * call.time_s
+    return total
+
+
+def _resources(model: StepModel, tokens: Any, all_tokens: Any) -> tuple[Any, Any]:
+    """Memory and compute time of the weights' pass, each alone. [s]"""
+    memory: Any = 0.0 * tokens
+    compute: Any = 0.0 * tokens
+    for term in model.matrices:
+        memory = memory + term.layers * (term.memory_s + tokens * term.memory_token_s)
+        compute = compute + term.layers * (tokens * term.compute_token_s)
+    for work, constants in zip(model.work.linear.experts, model.experts, strict=True):
+        read = touched(work, all_tokens) * work.bytes_per_expert
+        memory = memory + work.layers * read / constants.bytes_per_s
+        each = 6 * work.model_dim * work.width * work.experts_per_token / work.ep_size
+        compute = compute + work.layers * all_tokens * each / constants.flops_per_s
+    return memory, compute
 
 
 def _all_reduces(model: StepModel, tokens: Any) -> tuple[Any, Any, Any]:
@@ -211,10 +304,11 @@ def _all_reduces(model: StepModel, tokens: Any) -> tuple[Any, Any, Any]:
     return (n * once, n * low, n * high)
 
 
-def _overhead(work: StepWork, bound: int) -> float:
-    layer = (LAYER_OVERHEAD_S.low, LAYER_OVERHEAD_S.high)[bound]
-    step = (STEP_OVERHEAD_S.low, STEP_OVERHEAD_S.high)[bound]
-    return work.n_layers * layer + step
+def _exchanges(model: StepModel, tokens: Any) -> Any:
+    n = model.work.n_exchanges
+    if not n or model.exchange is None:
+        return 0.0
+    return n * (model.exchange(tokens) + model.engine.exchange_s)
 
 
 CHUNK_POINTS = 65_536  # a chunk's arrays stay in a core's cache
@@ -227,16 +321,20 @@ def step_model(
     kv_dtype: str = "bf16",
     weight_dtype: str | None = None,
     tp_size: int = 1,
+    parallel: Parallelism | None = None,
+    engine: EngineName | None = None,
     heads_per_tile: int | None = None,
     path: str | None = None,
     weight_bytes: int | None = None,
     relatives: Sequence[HardwareProfile] = (),
 ) -> StepModel:
-    """The step of a design on one GPU of a tensor-parallel group.
+    """The step of a design on one GPU of a replica.
 
     Parameters
     ----------
     weight_dtype : weight format; the model's own when None.
+    tp_size, parallel : the layout of a replica; ``parallel`` where more than tensor parallelism.
+    engine : whose kernels and step constants apply; vLLM's newest when None.
     weight_bytes : weights of one GPU as known, instead of counting them. [bytes]
     relatives : profiles that may lend constants where this GPU was not measured.
 
@@ -244,7 +342,7 @@ def step_model(
     ------
     SpecError
         If the weights' format or a part of the weights is not stated, or the profile lacks a peak
-        or, for tp_size above 1, a link.
+        or, for more than one GPU, a link.
     PlacementError
         If heads or weights cannot be dealt out.
     UsageError
@@ -259,7 +357,7 @@ def step_model(
     """
     check_model("model", model)
     check_is("hardware", hardware, HardwareProfile, "load_hardware")
-    tp_size = one_count("tp_size", tp_size)
+    layout = parallel or Parallelism(tp_size=one_count("tp_size", tp_size))
     if weight_bytes is not None:
         weight_bytes = one_count("weight_bytes", weight_bytes)
     dtype = model.weight_dtype if weight_dtype is None else weight_dtype
@@ -270,33 +368,87 @@ def step_model(
             f"{model.name}: weight_dtype is not stated; give --weight-dtype, or --weights"
         )
     work = step_work(
-        model, kv_dtype=kv_dtype, weight_dtype=dtype, tp_size=tp_size,
+        model, kv_dtype=kv_dtype, weight_dtype=dtype, parallel=layout,
         heads_per_tile=heads_per_tile, path=path, weight_bytes=weight_bytes,
     )  # fmt: skip
     storage = storage_format(kv_dtype).name
     kernels = tuple(_kernel(hardware, layer, storage, relatives) for layer in work.attention)
-    reducing = allreduce_model(hardware, tp_size, relatives=relatives)
+    return _assembled(work, kernels, hardware, engine_step(engine), relatives)
+
+
+def _assembled(
+    work: StepWork,
+    kernels: tuple[KernelModel, ...],
+    hardware: HardwareProfile,
+    engine: EngineStep,
+    relatives: Sequence[HardwareProfile],
+) -> StepModel:
+    """The constants of every operation of a step."""
+    runs, layout, linear = engine.kernels_of, work.parallel, work.linear
+    formats = dict.fromkeys(one.format_name for one in linear.matrices)
+    models = {name: matrix_model(hardware, runs, name, relatives) for name in formats}
+    experts = tuple(
+        expert_model(hardware, runs, one.format_name, relatives) for one in linear.experts
+    )
+    products = product_model(hardware, runs, relatives=relatives) if linear.products else None
+    reducing = allreduce_model(hardware, layout.tp_size, relatives=relatives)
+    exchanging = (
+        exchange_model(hardware, runs, layout.dp_size * layout.tp_size, relatives=relatives)
+        if work.n_exchanges else None
+    )  # fmt: skip
 
     def all_reduce(message_bytes: Any) -> tuple[Any, Any, Any]:
         call = allreduce_time(reducing, message_bytes)
         return call.time_s, call.low_s, call.high_s
 
-    notes = [note for kernel in kernels for note in (_rests_on(kernel), *kernel.notes)]
-    if tp_size > 1:
-        notes += [f"all-reduce: {reducing.basis} {reducing.backend}".rstrip(), *reducing.notes]
-    notes.append(
-        "assumed: weights' pass at 85 % of bandwidth (70 to 95), 70 % of peak (50 to 85); 20 us a "
-        "layer (8 to 35) and 0.2 ms a step (0.05 to 1) for everything else"
-    )
+    def exchange(tokens: Any) -> Any:
+        assert exchanging is not None, "asked only where ranks exchange"
+        return exchange_time(exchanging, tokens, work.model_dim).time_s
+
+    fixed, per_token = _product_line(linear, products)
+    small_fixed, small_token = _small_line(linear)
+    used: list[OperationModel] = [*models.values(), *dict.fromkeys(experts)]
+    used += [one for one in (products, exchanging) if one is not None]
+    many = layout.tp_size > 1
     return StepModel(
         work=work,
         kernels=kernels,
-        mem_bandwidth_bytes_per_s=hardware.mem_bandwidth_bytes_per_s,
-        peak_flops_per_s=peak_of(hardware, hardware.matmul_peak),
-        all_reduce=all_reduce if tp_size > 1 else None,
-        all_reduce_basis=reducing.basis if tp_size > 1 else None,
-        remarks=tuple(dict.fromkeys((*notes, *work.remarks))),
+        matrices=tuple(matrix_term(one, models[one.format_name]) for one in linear.matrices),
+        experts=experts,
+        engine=engine,
+        product_fixed_s=fixed,
+        product_token_s=per_token,
+        small_fixed_s=small_fixed,
+        small_token_s=small_token,
+        all_reduce=all_reduce if many else None,
+        all_reduce_basis=reducing.basis if many else None,
+        exchange=None if exchanging is None else exchange,
+        exchange_basis=None if exchanging is None else exchanging.basis,
+        operations=tuple(used),
+        band=engine.band,
+        remarks=tuple(dict.fromkeys(_remarks(kernels, used, reducing if many else None, work))),
     )
+
+
+def _product_line(linear: WeightsPass, constants: Any) -> tuple[float, float]:
+    """(fixed, per token) of all products over heads: the form of ``products.product_time``."""
+    fixed = per_token = 0.0
+    for one in linear.products:
+        share = one.rows * one.cols / MEASURED_WEIGHTS_PER_HEAD
+        busy_s = constants.head_s * one.heads * share
+        fixed += one.layers * (constants.t0_s + busy_s)
+        per_token += one.layers * busy_s / constants.token_scale
+    return fixed, per_token
+
+
+def _small_line(linear: WeightsPass) -> tuple[float, float]:
+    """(fixed, per token) of all small kernels: the form of ``small_kernels.small_kernel_time``."""
+    fixed = per_token = 0.0
+    for one in linear.small:
+        kind = small_kernel_models()[one.kind]
+        fixed += one.calls * (kind.t0_s + kind.width_s * one.width)
+        per_token += one.calls * kind.scalar_s * one.width
+    return fixed, per_token
 
 
 def _kernel(
@@ -313,6 +465,21 @@ def _kernel(
         head_dim=layer.head_dim or None,
         relatives=relatives,
     )
+
+
+def _remarks(
+    kernels: Sequence[KernelModel], operations: Sequence[OperationModel], reducing: Any,
+    work: StepWork,
+) -> Iterator[str]:  # fmt: skip
+    for kernel in kernels:
+        yield _rests_on(kernel)
+        yield from kernel.notes
+    for one in operations:
+        yield from one.notes
+    if reducing is not None:
+        yield f"all-reduce: {reducing.basis} {reducing.backend}".rstrip()
+        yield from reducing.notes
+    yield from work.remarks
 
 
 def _rests_on(kernel: KernelModel) -> str:

@@ -18,7 +18,7 @@ from typing_extensions import Self
 from lrkv_plan.attention.registry import AnyAttention
 from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.errors import SpecError
-from lrkv_plan.formats import storage_format
+from lrkv_plan.formats import weight_format
 from lrkv_plan.schema import (
     ByteCount,
     Flag,
@@ -146,12 +146,12 @@ Sources = Annotated[tuple[Source, ...], BeforeValidator(_as_tuple), Field(min_le
 
 def _known_format(name: str) -> str:
     try:
-        return storage_format(name).name
+        return weight_format(name).name
     except SpecError as error:
         raise ValueError(str(error)) from None
 
 
-FormatName = Annotated[str, AfterValidator(_known_format)]
+WeightFormatName = Annotated[str, AfterValidator(_known_format)]
 
 
 class ModelSpec(Frozen):
@@ -170,7 +170,7 @@ class ModelSpec(Frozen):
     position_embeddings: Vocabulary | None = None
     max_context_tokens: TokenCount | None = None
     encoder_tokens: TokenCount | None = None
-    weight_dtype: FormatName | None = None
+    weight_dtype: WeightFormatName | None = None
     norms: Norms | None = None
     draft_layers: Annotated[int, Field(strict=True, ge=0, le=1_000)] = 0
     layers: Annotated[tuple[LayerGroup, ...], Field(min_length=1, max_length=10_000)]

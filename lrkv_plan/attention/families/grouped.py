@@ -118,7 +118,9 @@ def output_weights(spec: AttentionSpec, model_dim: int, value_dim: int) -> tuple
     """Output H d_v x d, its bias, and a gate d x H d_v where the spec has one."""
     heads_dim = spec.n_heads * value_dim
     role, units = WeightRole.OUTPUT, spec.n_heads
-    output = WeightMatrix(name="output", rows=heads_dim, cols=model_dim, role=role, units=units)
+    output = WeightMatrix(
+        name="output", rows=heads_dim, cols=model_dim, role=role, units=units, reads="heads"
+    )
     weights = [output]
     if spec.output_bias:
         weights.append(
@@ -169,7 +171,15 @@ def grouped_layout(spec: GroupedSpec, model_dim: int) -> AttentionLayout:
                 per_step=0,
             ),
         ),
+        small_kernels=rotation(spec, kv_heads * key_dim),
     )
+
+
+def rotation(spec: AttentionSpec, key_scalars: int) -> dict[str, int]:
+    """Rotation with appending, and norms of queries and keys, over all their scalars."""
+    backbone = spec.backbone()
+    width = backbone.n_heads * backbone.head_dim + key_scalars
+    return {"rotary": width} | ({"qk_norm": width} if backbone.qk_norm else {})
 
 
 def _key_and_value(spec: GroupedSpec, model_dim: int) -> list[WeightMatrix]:

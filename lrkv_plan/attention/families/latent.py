@@ -13,6 +13,7 @@ from lrkv_plan.attention.layout import (
     AttentionLayout,
     CachedTensor,
     DecodeWork,
+    HeadProduct,
     Sharding,
     WeightMatrix,
     WeightRole,
@@ -134,6 +135,7 @@ def latent_layout(spec: LatentSpec, model_dim: int) -> AttentionLayout:
         WeightMatrix(
             name="latent_up", rows=latent, cols=heads * (nope + value_dim), role=key_value,
             units=heads, makes_rows=spec.cached_form == "heads",
+            reads="latent" if spec.cached_form == "heads" else None,
         ),
         *output_weights(spec, model_dim, value_dim),
     )  # fmt: skip
@@ -178,6 +180,10 @@ def _work(spec: LatentSpec) -> tuple[DecodeWork, ...]:
             kernel="mla_absorbed",
             per_token=heads * (2 * latent + rope),
             per_step=rebuild,
+            products=(
+                HeadProduct(name="key_absorption", rows=spec.nope_dim, cols=latent),
+                HeadProduct(name="value_absorption", rows=latent, cols=spec.v_head_dim),
+            ),
         ),
         DecodeWork(
             path="materialised",
@@ -200,7 +206,10 @@ def _query_weights(spec: LatentSpec, model_dim: int) -> tuple[WeightMatrix, ...]
     return (
         WeightMatrix(name="query_down", rows=model_dim, cols=latent, role=role),
         WeightMatrix(name="query_norm", rows=latent, cols=1, role=role),
-        WeightMatrix(name="query_up", rows=latent, cols=query_dim, role=role, units=units),
+        WeightMatrix(
+            name="query_up", rows=latent, cols=query_dim, role=role, units=units,
+            reads="query_latent",
+        ),
     )
 
 

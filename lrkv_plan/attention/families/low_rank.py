@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 from typing_extensions import Self, override
 
-from lrkv_plan.attention.families.grouped import query_and_output
+from lrkv_plan.attention.families.grouped import query_and_output, rotation
 from lrkv_plan.attention.family import Family, Kernel, Planned
 from lrkv_plan.attention.layout import (
     AttentionLayout,
     CachedTensor,
     DecodeWork,
+    HeadProduct,
     Sharding,
     WeightMatrix,
     WeightRole,
@@ -181,6 +182,7 @@ def low_rank_layout(spec: LowRankSpec, model_dim: int) -> AttentionLayout:
         cached=_cached(spec),
         weights=_weights(spec, model_dim),
         work=_work(spec),
+        small_kernels=rotation(spec, spec.n_shared_groups * spec.head_dim),
     )
 
 
@@ -221,12 +223,12 @@ def _weights(spec: LowRankSpec, model_dim: int) -> tuple[WeightMatrix, ...]:
         weights += [
             WeightMatrix(
                 name=full, rows=rows, cols=cols, copies=copies, role=role, units=copies,
-                makes_rows=makes,
+                makes_rows=makes, reads=reads,
             )
-            for full, rows, cols, copies, makes in (
-                (f"shared_{name}", model_dim, width, groups, True),
-                (f"{name}_down", model_dim, rank, heads, True),
-                (f"{name}_basis", width, rank, heads, False),
+            for full, rows, cols, copies, makes, reads in (
+                (f"shared_{name}", model_dim, width, groups, True, "hidden"),
+                (f"{name}_down", model_dim, rank, heads, True, "hidden"),
+                (f"{name}_basis", width, rank, heads, False, None),
             )
         ]  # fmt: skip
     if spec.rope_dim:
@@ -258,6 +260,8 @@ def _work(spec: LowRankSpec) -> tuple[DecodeWork, ...]:
     key_rank, value_rank, rope = spec.key_rank, spec.value_rank, spec.rope_dim
     value_scan = value_dim + value_rank
     rebuild_keys, value_map = key_rank * key_dim, value_rank * value_dim
+    query = HeadProduct(name="query_to_rank", rows=key_dim, cols=key_rank)
+    output = HeadProduct(name="rank_to_output", rows=value_rank, cols=value_dim)
     expanded = DecodeWork(
         path="rope_expand",
         kernel="low_rank_expand",
@@ -265,12 +269,14 @@ def _work(spec: LowRankSpec) -> tuple[DecodeWork, ...]:
         per_step=heads * value_map,
         expand_per_token=heads * rebuild_keys,
         rebuilt_per_token=heads * key_dim,
+        products=(output,),
     )
     factored = DecodeWork(
         path="factored",
         kernel="low_rank",
         per_token=heads * (key_dim + key_rank + rope + value_scan),
         per_step=heads * (rebuild_keys + value_map),
+        products=(query, output),
     )
     materialised = DecodeWork(
         path="materialised",

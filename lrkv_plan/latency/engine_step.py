@@ -1,0 +1,56 @@
+"""What an engine adds to a step beside its operations, by engine and version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lrkv_plan.documents import read_yaml
+from lrkv_plan.latency.stand_ins import SAME_KERNELS
+from lrkv_plan.specs.deployment import EngineName
+
+TABLE = Path(__file__).with_name("engine_steps.yaml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineStep:
+    """Constants of one engine, fitted on whole steps. [s]
+
+    ``kernels_of`` is the engine whose matrices and experts it runs. ``band`` are factors that hold
+    nine of ten measured steps of groups that were left out of the fit.
+    """
+
+    name: str
+    kernels_of: str
+    step_s: float
+    sequence_s: float
+    exchange_s: float
+    band: tuple[float, float] = (1.0, 1.0)
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return dict(read_yaml(TABLE))
+
+
+def engine_step(engine: EngineName | None = None) -> EngineStep:
+    """The constants of an engine; vLLM's newest when None, those of others where it is unknown."""
+    asked = engine or EngineName(name="vllm")
+    runs = SAME_KERNELS.get(asked.name, asked.name)
+    table = _table()
+    row = table["engines"].get(runs, table["others"])
+    older = row.get("older")
+    is_older = (
+        older is not None
+        and asked.version is not None
+        and asked.version < tuple(int(part) for part in str(older["before"]).split("."))
+    )
+    return EngineStep(
+        name=asked.name,
+        kernels_of=runs,
+        step_s=row["step_s"] + (older["step_s"] if is_older else 0.0),
+        sequence_s=row["sequence_s"],
+        exchange_s=row["exchange_s"],
+    )

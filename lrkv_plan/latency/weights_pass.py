@@ -1,0 +1,458 @@
+"""The weights' pass of one GPU in a decode step: the operations between its attention kernels.
+
+Matrices as engines fuse them (all that read the hidden state are one, gate and up are one),
+products over heads, experts, and small kernels, each with the design's own shapes under its layout.
+A matrix is named by what it reads. Leaves out sampling and what the engine does between steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lrkv_plan.attention.layout import AttentionLayout
+from lrkv_plan.attention.registry import layout_of
+from lrkv_plan.errors import PlacementError, SpecError
+from lrkv_plan.formats import WeightFormat, weight_format
+from lrkv_plan.latency.experts import MATRICES
+from lrkv_plan.memory.exact import check_model
+from lrkv_plan.memory.weights import parameter_count, refuse_unbounded_weights
+from lrkv_plan.specs.deployment import Parallelism
+from lrkv_plan.specs.model import (
+    DenseFeedForward,
+    ExpertFeedForward,
+    LayerGroup,
+    ModelSpec,
+    NoFeedForward,
+)
+from lrkv_plan.units import FLOPS_PER_MULTIPLY_ADD
+
+ACTIVATION_BYTES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixWork:
+    """``layers`` equal matrices of ``inputs`` x ``outputs`` on this GPU, read once a step each.
+
+    ``n_bytes`` is the stored size of one, ``format_name`` how it is multiplied.
+    """
+
+    name: str
+    inputs: float
+    outputs: float
+    n_bytes: float
+    format_name: str
+    layers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductWork:
+    """``layers`` equal products batched over ``heads``, a matrix of rows x cols in each."""
+
+    name: str
+    heads: int
+    rows: int
+    cols: int
+    n_bytes: float
+    format_name: str
+    layers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertWork:
+    """``layers`` equal layers of experts.
+
+    ``width`` is that between an expert's matrices on this GPU, ``bytes_per_expert`` what is stored
+    here of one, ``ep_size`` the GPUs over which whole experts are dealt out.
+    """
+
+    n_experts: int
+    experts_per_token: int
+    model_dim: int
+    width: float
+    bytes_per_expert: float
+    ep_size: int
+    format_name: str
+    layers: int
+
+    @property
+    def experts_here(self) -> int:
+        """Experts that this GPU holds, wholly or in slices."""
+        return -(-self.n_experts // self.ep_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallWork:
+    """``calls`` small kernels of one kind over ``width`` scalars of each token."""
+
+    kind: str
+    width: float
+    calls: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsPass:
+    """The weights' pass of one GPU."""
+
+    matrices: tuple[MatrixWork, ...]
+    products: tuple[ProductWork, ...]
+    experts: tuple[ExpertWork, ...]
+    small: tuple[SmallWork, ...]
+
+    @property
+    def dense_bytes(self) -> float:
+        """Weights that every step reads. [bytes]"""
+        parts = (*self.matrices, *self.products)
+        return float(sum(one.layers * one.n_bytes for one in parts))
+
+    @property
+    def expert_bytes(self) -> float:
+        """Experts that this GPU holds. [bytes]"""
+        return float(sum(e.layers * e.experts_here * e.bytes_per_expert for e in self.experts))
+
+    @property
+    def dense_flops_per_token(self) -> float:
+        """Arithmetic of matrices and products for one token. [FLOPs]"""
+        matrices = sum(one.layers * one.inputs * one.outputs for one in self.matrices)
+        products = sum(one.layers * one.heads * one.rows * one.cols for one in self.products)
+        return float(FLOPS_PER_MULTIPLY_ADD * (matrices + products))
+
+    @property
+    def expert_flops_per_token(self) -> float:
+        """Arithmetic of experts for one token of the replica, an average GPU's. [FLOPs]"""
+        return float(
+            sum(
+                FLOPS_PER_MULTIPLY_ADD * e.layers * MATRICES * e.model_dim * e.width
+                * e.experts_per_token / e.ep_size
+                for e in self.experts
+            )
+        )  # fmt: skip
+
+    def scaled(self, factor: float) -> WeightsPass:
+        """The same with every stored size times ``factor``: known weights instead of counted."""
+        return WeightsPass(
+            matrices=tuple(replace(m, n_bytes=m.n_bytes * factor) for m in self.matrices),
+            products=tuple(replace(p, n_bytes=p.n_bytes * factor) for p in self.products),
+            experts=tuple(
+                replace(e, bytes_per_expert=e.bytes_per_expert * factor) for e in self.experts
+            ),
+            small=self.small,
+        )
+
+
+def weights_pass(
+    model: ModelSpec,
+    *,
+    weight_dtype: str,
+    parallel: Parallelism | None = None,
+    weight_bytes: int | None = None,
+    path: str | None = None,
+) -> WeightsPass:
+    """Every operation of one GPU between its attention kernels.
+
+    Parameters
+    ----------
+    weight_dtype : format of the weights; parts that it leaves alone are 16-bit.
+    weight_bytes : weights of one GPU as known, spread over the parts as the spec counts them; None
+        counts them. [bytes]
+    path : decode path by name; each layout's first when None.
+
+    Raises
+    ------
+    SpecError
+        If the spec does not state a part of the weights; without ``weight_bytes`` also if it has
+        recurrent layers, whose weights it does not hold.
+    PlacementError
+        If weights cannot be dealt out.
+
+    Examples
+    --------
+    >>> from lrkv_plan import load_model
+    >>> found = weights_pass(load_model("llama-3.1-8b"), weight_dtype="bf16")
+    >>> [(m.name, m.inputs, m.outputs, m.layers) for m in found.matrices][:2]
+    [('hidden', 4096, 6144, 32), ('heads', 4096, 4096, 32)]
+    """
+    check_model("model", model)
+    parallel, storage = parallel or Parallelism(), weight_format(weight_dtype)
+    if weight_bytes is None:
+        refuse_unbounded_weights(model)
+    elif parameter_count(model).missing:
+        return _unstated_pass(model, weight_bytes, storage, parallel, path)
+    counted = _pass(model, storage, parallel, path)
+    if weight_bytes is None:
+        return counted
+    # Embedding rows are looked up, not read whole, unless the head reads the same table.
+    looked_up = 0.0 if model.tied_embeddings else _head_bytes(model, storage, parallel)
+    held = counted.dense_bytes + counted.expert_bytes + looked_up
+    return counted.scaled(weight_bytes / held)
+
+
+def _head_bytes(model: ModelSpec, storage: WeightFormat, parallel: Parallelism) -> float:
+    scalars = (model.vocab_size or 0) * model.model_dim
+    return scalars * storage.plain_bits / 8 / parallel.tp_size
+
+
+def _pass(
+    model: ModelSpec, storage: WeightFormat, parallel: Parallelism, path: str | None
+) -> WeightsPass:
+    matrices: list[MatrixWork] = []
+    products: list[ProductWork] = []
+    experts: list[ExpertWork] = []
+    small: list[SmallWork] = []
+    for group in model.layers:
+        matrices += _attention_matrices(model, group, storage, parallel)
+        products += _products(model, group, storage, parallel, path)
+        matrices += _feed_forward_matrices(model, group, storage, parallel)
+        experts += _experts(model, group, storage, parallel)
+        small += _small(model, group, parallel)
+    matrices += _head(model, storage, parallel)
+    return WeightsPass(
+        matrices=_merged(matrices), products=tuple(products), experts=tuple(experts),
+        small=_gathered(small),
+    )  # fmt: skip
+
+
+def _unstated_pass(
+    model: ModelSpec,
+    weight_bytes: int,
+    storage: WeightFormat,
+    parallel: Parallelism,
+    path: str | None,
+) -> WeightsPass:
+    """Known weights of a spec that leaves parts open: attention as stated, the rest in two matrices
+    a layer that are as wide as the rest makes them.
+
+    Raises
+    ------
+    SpecError
+        If the model has experts, of which a step reads an unknown part.
+    """
+    if any(isinstance(group.feed_forward, ExpertFeedForward) for group in model.layers):
+        missing = ", ".join(parameter_count(model).missing)
+        raise SpecError(
+            f"{model.name}: {missing} not stated, so how much of the weights a step reads is "
+            "unknown; add it to the model file"
+        )
+    matrices: list[MatrixWork] = []
+    products: list[ProductWork] = []
+    small: list[SmallWork] = []
+    for group in model.layers:
+        matrices += _attention_matrices(model, group, storage, parallel)
+        products += _products(model, group, storage, parallel, path)
+        small += _small(model, group, parallel)
+    stated = WeightsPass(
+        matrices=_merged(matrices), products=tuple(products), experts=(), small=_gathered(small)
+    )
+    rest = weight_bytes - stated.dense_bytes
+    if rest <= 0:
+        return stated.scaled(weight_bytes / stated.dense_bytes)
+    layers, bits = 2 * model.n_layers, storage.bits_per_scalar
+    each = rest / layers
+    one = MatrixWork(
+        name="not stated", inputs=model.model_dim, outputs=8 * each / bits / model.model_dim,
+        n_bytes=each, format_name=storage.operand, layers=layers,
+    )  # fmt: skip
+    return replace(stated, matrices=(*stated.matrices, one))
+
+
+def _merged(matrices: list[MatrixWork]) -> tuple[MatrixWork, ...]:
+    """Equal matrices once, with their layers together."""
+    found: dict[MatrixWork, int] = {}
+    for one in matrices:
+        key = replace(one, layers=0)
+        found[key] = found.get(key, 0) + one.layers
+    return tuple(replace(one, layers=layers) for one, layers in found.items())
+
+
+def _gathered(small: list[SmallWork]) -> tuple[SmallWork, ...]:
+    found: dict[tuple[str, float], int] = {}
+    for one in small:
+        found[one.kind, one.width] = found.get((one.kind, one.width), 0) + one.calls
+    return tuple(SmallWork(kind=k, width=w, calls=n) for (k, w), n in found.items())
+
+
+def _operand(storage: WeightFormat, part: str) -> str:
+    """How kernels name the format of a part's matrices."""
+    return storage.operand if part in storage.quantised_parts else storage.plain_operand
+
+
+def _attention_matrices(
+    model: ModelSpec, group: LayerGroup, storage: WeightFormat, parallel: Parallelism
+) -> Iterator[MatrixWork]:
+    """One matrix per thing that is read: hidden state, query latent, heads."""
+    if group.attention is None:
+        return
+    layout = layout_of(group.attention, model.model_dim)
+    layout.check_tp_size(parallel.tp_size)
+    reads = dict.fromkeys(
+        w.reads for w in layout.weights_held(reuses_cache=group.reuses_cache)
+        if w.cols > 1 and w.reads is not None
+    )  # fmt: skip
+    for read in reads:
+        yield _joined(layout, group, str(read), storage, parallel.tp_size)
+
+
+def _joined(
+    layout: AttentionLayout, group: LayerGroup, read: str, storage: WeightFormat, tp_size: int
+) -> MatrixWork:
+    """Matrices that read the same as one: side by side, or sliced along what they read."""
+    weights = [
+        w for w in layout.weights_held(reuses_cache=group.reuses_cache)
+        if w.reads == read and w.cols > 1
+    ]  # fmt: skip
+    n_bytes = sum(
+        float(w.share_per_gpu(tp_size)) * w.copies
+        * storage.matrix_bits("attention", w.rows, w.cols) / 8
+        for w in weights
+    )  # fmt: skip
+    inputs: float = weights[0].rows
+    outputs: float = sum(float(w.share_per_gpu(tp_size)) * w.cols * w.copies for w in weights)
+    if read == "heads":  # every GPU has some heads' outputs: their rows of the matrix, all columns
+        share = float(weights[0].share_per_gpu(tp_size))
+        inputs, outputs = inputs * share, outputs / share
+    return MatrixWork(
+        name=read, inputs=inputs, outputs=outputs, n_bytes=n_bytes,
+        format_name=_operand(storage, "attention"), layers=group.count,
+    )  # fmt: skip
+
+
+def _products(
+    model: ModelSpec,
+    group: LayerGroup,
+    storage: WeightFormat,
+    parallel: Parallelism,
+    path: str | None,
+) -> Iterator[ProductWork]:
+    if group.attention is None:
+        return
+    layout = layout_of(group.attention, model.model_dim)
+    heads = layout.n_heads // parallel.tp_size
+    work = next((one for one in layout.work if one.path == path), layout.work[0])
+    for product in work.products:
+        if product.rows and product.cols:
+            yield ProductWork(
+                name=product.name, heads=heads, rows=product.rows, cols=product.cols,
+                n_bytes=heads * product.rows * product.cols * storage.plain_bits / 8,
+                format_name=storage.plain_operand, layers=group.count,
+            )  # fmt: skip
+
+
+def _feed_forward_matrices(
+    model: ModelSpec, group: LayerGroup, storage: WeightFormat, parallel: Parallelism
+) -> Iterator[MatrixWork]:
+    block = group.feed_forward
+    if block is None or isinstance(block, NoFeedForward):
+        return
+    if isinstance(block, DenseFeedForward):
+        yield from _mlp(model, group, block, "feed_forward", block.hidden_dim, storage, parallel)
+        return
+    yield MatrixWork(
+        name="router", inputs=model.model_dim, outputs=block.n_experts,
+        n_bytes=model.model_dim * block.n_experts * storage.plain_bits / 8,
+        format_name=storage.plain_operand, layers=group.count,
+    )  # fmt: skip
+    for part, width in (
+        ("shared_experts", block.shared_hidden_dim), ("feed_forward", block.dense_hidden_dim)
+    ):  # fmt: skip
+        if width:
+            yield from _mlp(model, group, block, part, width, storage, parallel)
+
+
+def _mlp(
+    model: ModelSpec,
+    group: LayerGroup,
+    block: DenseFeedForward | ExpertFeedForward,
+    part: str,
+    width: int,
+    storage: WeightFormat,
+    parallel: Parallelism,
+) -> Iterator[MatrixWork]:
+    """Gate and up as one matrix, and down, sliced along the width."""
+    if width % parallel.tp_size:
+        raise PlacementError(
+            f"a {part.replace('_', ' ')} width of {width} cannot be sliced over "
+            f"{parallel.tp_size} GPUs; allowed: its divisors"
+        )
+    here, n_inputs = width // parallel.tp_size, 2 if block.gated else 1
+    shared: dict[str, Any] = {"format_name": _operand(storage, part), "layers": group.count}
+    yield MatrixWork(
+        name="gate_up" if block.gated else "up",
+        inputs=model.model_dim,
+        outputs=n_inputs * here,
+        n_bytes=n_inputs * storage.matrix_bits(part, model.model_dim, here) / 8,
+        **shared,
+    )
+    yield MatrixWork(
+        name="down",
+        inputs=here,
+        outputs=model.model_dim,
+        n_bytes=storage.matrix_bits(part, here, model.model_dim) / 8,
+        **shared,
+    )
+
+
+def _experts(
+    model: ModelSpec, group: LayerGroup, storage: WeightFormat, parallel: Parallelism
+) -> Iterator[ExpertWork]:
+    block = group.feed_forward
+    if not isinstance(block, ExpertFeedForward):
+        return
+    ep_size, slices = expert_layout(parallel)
+    if block.hidden_dim % slices:
+        raise PlacementError(
+            f"an experts width of {block.hidden_dim} cannot be sliced over {slices} GPUs; "
+            "allowed: its divisors"
+        )
+    width, n_matrices = block.hidden_dim // slices, 3 if block.gated else 2
+    yield ExpertWork(
+        n_experts=block.n_experts,
+        experts_per_token=block.experts_per_token,
+        model_dim=model.model_dim,
+        width=width,
+        bytes_per_expert=n_matrices * storage.matrix_bits("experts", model.model_dim, width) / 8,
+        ep_size=ep_size,
+        format_name=_operand(storage, "experts"),
+        layers=group.count,
+    )
+
+
+def expert_layout(parallel: Parallelism) -> tuple[int, int]:
+    """(GPUs that share whole experts, GPUs that share one expert) of a replica.
+
+    Data-parallel attention keeps one set of experts for all its GPUs.
+
+    Examples
+    --------
+    >>> expert_layout(Parallelism(tp_size=8)), expert_layout(Parallelism(tp_size=8, ep_size=8))
+    ((1, 8), (8, 1))
+    >>> expert_layout(Parallelism(dp_size=8, ep_size=8))
+    (8, 1)
+    """
+    return parallel.ep_size, parallel.expert_slices
+
+
+def _small(model: ModelSpec, group: LayerGroup, parallel: Parallelism) -> Iterator[SmallWork]:
+    norms = model.norms
+    per_mixer = 1 if norms is None else norms.per_mixer
+    per_block = 1 if norms is None else norms.per_feed_forward
+    has_mixer = group.attention is not None or bool(group.state)
+    block = group.feed_forward
+    if n := per_mixer * has_mixer + per_block * (block is not None and block.kind != "none"):
+        yield SmallWork(kind="norm", width=model.model_dim, calls=n * group.count)
+    if group.attention is not None:
+        layout = layout_of(group.attention, model.model_dim)
+        for kind, width in layout.small_kernels.items():
+            yield SmallWork(kind=kind, width=width / parallel.tp_size, calls=group.count)
+    if isinstance(block, DenseFeedForward):
+        width = block.hidden_dim / parallel.tp_size
+        yield SmallWork(kind="activation", width=width, calls=group.count)
+
+
+def _head(model: ModelSpec, storage: WeightFormat, parallel: Parallelism) -> Iterator[MatrixWork]:
+    if model.vocab_size is None:
+        return
+    yield MatrixWork(
+        name="vocabulary", inputs=model.model_dim, outputs=model.vocab_size / parallel.tp_size,
+        n_bytes=_head_bytes(model, storage, parallel), format_name=storage.plain_operand, layers=1,
+    )  # fmt: skip
