@@ -67,12 +67,17 @@ BytesPerSecond = Annotated[float, Field(ge=1, le=1e18), _sized(units.parse_bytes
 FlopsPerSecond = Annotated[float, Field(ge=1, le=1e21), _sized(units.parse_flops_per_s)]
 
 
+Url = Annotated[str, Field(pattern=r"^https?://\S+$", max_length=500)]
+ReadOn = Annotated[dt.date, BeforeValidator(_as_date)]
+NO_SOURCE = "none given"  # said wherever a source would stand
+
+
 class Source(Frozen):
     """Where figures were read: a url or a citation, and the date."""
 
-    url: Annotated[str, Field(pattern=r"^https?://\S+$", max_length=500)] | None = None
+    url: Url | None = None
     citation: Remark | None = None
-    read_on: Annotated[dt.date, BeforeValidator(_as_date)]
+    read_on: ReadOn
     note: Remark | None = None
 
     @model_validator(mode="after")

@@ -82,6 +82,7 @@ DEPLOYMENT: Shape = {
     "kv_memory_bytes_per_gpu": int | None,
     "rank_alignment": int,
     "gpu_hour_usd": float | None,
+    "gpu_hour_usd_source": str | None,
 }
 STEP_PARTS: Shape = dict.fromkeys(
     ("step_s", "overlap_s", "low_s", "high_s", "attention_s", "linear_s", "all_reduce_s",
@@ -379,6 +380,9 @@ def _hardware() -> Answer:
         "mem_visible_bytes": int | None, "mem_bandwidth_bytes_per_s": float,
         "bf16_flops_per_s": float | None, "fp8_flops_per_s": float | None,
         "l2_bytes": int | None, "link_bytes_per_s": float | None,
+        "hourly_price_usd": float | None, "hourly_price_provider": str | None,
+        "hourly_price_kind": str | None, "hourly_price_read_on": str | None,
+        "hourly_price_url": str | None,
     }  # fmt: skip
     return Answer(rows=(row,))
 

@@ -12,6 +12,7 @@ import pytest
 from lrkv_plan import load_hardware, load_model
 from lrkv_plan.errors import SpecError
 from lrkv_plan.loader import HARDWARE_FOLDER, MODEL_FOLDER, load_all_hardware, shipped_files
+from lrkv_plan.specs.model import model_to_yaml
 
 GOOD = """
 name: toy
@@ -172,10 +173,33 @@ def test_shipped_hardware_loads_and_names_its_source(path: Path) -> None:
     profile = load_hardware(path)
     assert profile.name == path.stem
     assert profile.source
+    price = profile.hourly_price
+    if price is not None:
+        assert price.kind == "on-demand"
+        assert price.provider
+        assert price.read_on
+        assert price.url
     visible = profile.mem_visible_bytes
     assert (
         visible is None or 0.9 * profile.mem_capacity_bytes < visible <= profile.mem_capacity_bytes
     )
+
+
+def test_a_private_file_may_name_no_source_and_any_vendor(write) -> None:  # type: ignore[no-untyped-def]
+    model = load_model(
+        write(GOOD.replace("source: {citation: made up, read_on: 2026-11-30}\n", ""))
+    )
+    assert model.source == ()
+    assert load_model(write(model_to_yaml(model))) == model
+    own = (
+        "name: own\ntitle: own\nvendor: Huawei\ngeneration: Ascend-910C\n"
+        "mem_capacity_bytes: 64 GiB\nmem_bandwidth_bytes_per_s: 1.6 TB/s\n"
+        "peak_flops_per_s: {fp16: 376 TFLOP/s}\n"
+    )
+    gpu = load_hardware(write(own))
+    assert (gpu.vendor, gpu.generation, gpu.source) == ("huawei", "ascend-910c", ())
+    with pytest.raises(SpecError, match="vendor: 'nvida': unknown; did you mean 'nvidia'"):
+        load_hardware(write(own.replace("Huawei", "nvida")))
 
 
 def test_shipped_hardware_names_and_aliases_are_unique() -> None:
