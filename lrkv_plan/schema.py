@@ -154,10 +154,15 @@ def _in_one_line(found: Sequence[Problem]) -> str:
     """One problem as it is; several counted, those that miss a value by name alone."""
     if len(found) == 1:
         return str(found[0])
+    only = {one.kind for one in found}
+    verdict = "wrong: "
     parts = [str(one) for one in found if one.kind in ("unknown", "wrong")]
     for kind in ("missing", "not filled in"):
         names = [one.where for one in found if one.kind == kind]
-        parts += [f"{kind}: {names[0]}", *names[1:]] if names else []
+        if names and only == {kind}:
+            verdict, parts = f"{kind}: ", names
+        elif names:
+            parts += [f"{kind}: {names[0]}", *names[1:]]
     text, n_told = "", 0
     for part in parts:
         if n_told and len(text) + len(part) > _MOST:
@@ -166,7 +171,7 @@ def _in_one_line(found: Sequence[Problem]) -> str:
         text += ("" if not n_told else ", " if is_name else "; ") + part
         n_told += 1
     more = f"; and {len(found) - n_told:,} more" if n_told < len(found) else ""
-    return f"{len(found):,} keys are wrong: {text}{more}"
+    return f"{len(found):,} keys are {verdict}{text}{more}"
 
 
 PLACEHOLDER = "FILL_IN"

@@ -374,6 +374,19 @@ def _models() -> Answer:
     return Answer(rows=(row,), says={"bytes_per_token": "cached in bf16. [bytes/token]"})
 
 
+def _keys() -> Answer:
+    """What a template's keys are, for `new`."""
+    row: Shape = {"key": str, "unit": str, "required": bool, "example": str, "decides": str}
+    says = {
+        "key": "key of the file",
+        "required": "whether the file is refused without it",
+        "example": "a value, as YAML",
+        "decides": "what answers depend on it",
+        "unit": "unit of its value",
+    }
+    return Answer(rows=(row,), says=says)
+
+
 def _hardware() -> Answer:
     row: Shape = {
         "name": str, "title": str, "generation": str, "mem_capacity_bytes": int,
@@ -593,6 +606,8 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
     "models": _models,
     "models show": partial(Answer, rows=(MODEL,)),
     "models import": partial(Answer, rows=(MODEL,)),
+    "models new": _keys,
     "hardware": _hardware,
     "hardware show": partial(Answer, rows=(GPU,)),
+    "hardware new": _keys,
 }

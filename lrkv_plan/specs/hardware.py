@@ -156,7 +156,7 @@ class HourlyPrice(Frozen):
     @property
     def provenance(self) -> str:
         """Provider, kind, date and address, as far as they are stated."""
-        read_on = None if self.read_on is None else f"read {self.read_on}"
+        read_on = None if self.read_on is None else f"read on {self.read_on}"
         stated = [text for text in (self.provider, self.kind, read_on, self.url) if text]
         return ", ".join(stated) or NO_SOURCE
 

@@ -98,7 +98,7 @@ def test_a_shipped_price_is_the_default_and_says_its_source() -> None:
     assert found["inputs"]["gpu_hour_usd"] == 3.99
     source = found["inputs"]["gpu_hour_usd_source"]
     assert source == (
-        "RunPod Secure Cloud, on-demand, read 2026-11-09, https://www.runpod.io/pricing"
+        "RunPod Secure Cloud, on-demand, read on 2026-11-09, https://www.runpod.io/pricing"
     )
     row = found["rows"][0]
     assert row["usd_per_sequence_hour"] == pytest.approx(3.99 / row["total_sequences"])

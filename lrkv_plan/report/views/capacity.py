@@ -188,7 +188,7 @@ def _remarks(
         Note(kind="provenance", text=note) for answer in answers for note in answer.rests_on
     )
     first = answers[0].deployment
-    gpu = first.hardware and first.hardware.name
+    gpu = None if first.hardware is None else first.hardware.name
     yield from price_note(gpu, first.usd_per_gpu_hour, first.price_source)
     if population is not None:
         yield definition(

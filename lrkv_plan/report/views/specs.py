@@ -12,6 +12,7 @@ from lrkv_plan.units import format_bytes, format_rate
 if TYPE_CHECKING:
     from lrkv_plan.specs.hardware import HardwareProfile, HourlyPrice
     from lrkv_plan.specs.model import ModelSpec
+    from lrkv_plan.specs.template import Key
 
 DESIGN = Column(key="attention", title="design", is_number=False)
 
@@ -125,6 +126,26 @@ def hardware_document(profile: HardwareProfile, text: str) -> Table:
         rows=[profile.model_dump(mode="json", exclude_none=True)],
         columns=(),
         text=_said(text, profile),
+    )
+
+
+def template_document(title: str, keys: Sequence[Key], text: str) -> Table:
+    """A file to fill in; its keys as rows, for programs."""
+    return Table(
+        title=title,
+        inputs={},
+        rows=[
+            {
+                "key": key.name,
+                "unit": key.unit,
+                "required": key.is_required,
+                "example": key.example.strip(),
+                "decides": key.decides,
+            }
+            for key in keys
+        ],
+        columns=(),
+        text=text,
     )
 
 
