@@ -116,7 +116,7 @@ def test_a_shipped_price_is_the_default_and_says_its_source() -> None:
 
 def test_the_screen_says_whose_price_it_is() -> None:
     shown = run("plan", "llama-3.1-8b", "--gpu", "h100-sxm").stdout
-    assert "Price: $3.99 an hour, RunPod Secure Cloud, on-demand, read 2026-11-09.\n" in shown
+    assert "Price: $3.99 an hour, RunPod Secure Cloud, on-demand, read on 2026-11-09.\n" in shown
     given = run("plan", "llama-3.1-8b", "--gpu", "h100-sxm", "--gpu-hour-usd", "2.5").stdout
     assert "Price:" not in given
 

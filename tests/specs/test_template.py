@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from lrkv_plan import load_gpu, load_model
 from lrkv_plan.cli.app import app
 from lrkv_plan.errors import SpecError
-from lrkv_plan.loader import HARDWARE_FOLDER, MODEL_FOLDER, shipped_files
+from lrkv_plan.loader import HARDWARE_FOLDER, MODEL_FOLDER, load_all_hardware, shipped_files
 from lrkv_plan.schema import PLACEHOLDER
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
@@ -169,3 +169,9 @@ def filled() -> dict[str, Any]:
 def test_missing_keys_of_one_kind_are_counted_as_such() -> None:
     with pytest.raises(SpecError, match=r"^gpu: 2 keys are missing: title, vendor$"):
         load_gpu({"name": "own", **{k: v for k, v in filled().items() if k != "vendor"}})
+
+
+def test_the_generations_that_lend_constants_are_the_shipped_ones() -> None:
+    told = next(key.decides for key in GPU_KEYS if key.name == "generation")
+    listed = told.partition("Shipped: ")[2].partition(".")[0].split(", ")
+    assert listed == sorted({gpu.generation for gpu in load_all_hardware()})
