@@ -5,10 +5,10 @@ one line from a pydantic error.
 from __future__ import annotations
 
 import datetime as dt
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -67,12 +67,17 @@ BytesPerSecond = Annotated[float, Field(ge=1, le=1e18), _sized(units.parse_bytes
 FlopsPerSecond = Annotated[float, Field(ge=1, le=1e21), _sized(units.parse_flops_per_s)]
 
 
+Url = Annotated[str, Field(pattern=r"^https?://\S+$", max_length=500)]
+ReadOn = Annotated[dt.date, BeforeValidator(_as_date)]
+NO_SOURCE = "none given"  # said wherever a source would stand
+
+
 class Source(Frozen):
     """Where figures were read: a url or a citation, and the date."""
 
-    url: Annotated[str, Field(pattern=r"^https?://\S+$", max_length=500)] | None = None
+    url: Url | None = None
     citation: Remark | None = None
-    read_on: Annotated[dt.date, BeforeValidator(_as_date)]
+    read_on: ReadOn
     note: Remark | None = None
 
     @model_validator(mode="after")
@@ -82,55 +87,128 @@ class Source(Frozen):
         return self
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with one key of a file; ``where`` is its path, empty for the whole file."""
+
+    where: str
+    kind: Literal["unknown", "wrong", "missing", "not filled in"]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}" if self.where else self.text
+
+
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """``key.path: what is wrong (value)`` for the first error, and how many more there are.
+    """``key.path: what is wrong (value)``, for all errors in one line.
 
     ``model`` gives the known keys for a did-you-mean at the top level.
     """
+    return one_line(_in_one_line(problems(error, model)))
+
+
+def problems(error: ValidationError, model: type[BaseModel] | None = None) -> list[Problem]:
+    """What is wrong with each key, unknown ones first: they explain missing ones."""
     errors = error.errors(include_url=False)
     # A list that fails inside is also reported as too short: keep the innermost places.
     outer = {e["loc"][:length] for e in errors for length in range(len(e["loc"]))}
     errors = [e for e in errors if e["loc"] not in outer]
-    # An unknown key explains a missing one more often than the other way round.
-    first = min(errors, key=lambda e: e["type"] != "extra_forbidden")
-    where = ".".join(str(part) for part in first["loc"])
-    text = _message(first, model)
-    joint = (
-        "" if not where else "." if first["type"] == "inner" and _INNER_KEY.match(text) else ": "
-    )
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return one_line(where + joint + text) + more
+    errors.sort(key=lambda e: e["type"] != "extra_forbidden")
+    known = list(model.model_fields) if model is not None else []
+    return [
+        problem
+        for one in errors
+        for problem in _problems_of(one, known, lists_known=len(errors) == 1)
+    ]
 
 
-_INNER_KEY = re.compile(r"[a-z0-9_.]+: ")
+_MOST = 450  # characters of all problems together: the rest are counted
 
 
-def _message(error: Any, model: type[BaseModel] | None) -> str:
+def _problems_of(error: Any, known: list[str], *, lists_known: bool) -> Iterator[Problem]:
     kind, value = error["type"], error.get("input")
+    where = ".".join(str(part) for part in error["loc"])
     if kind == "inner":
-        return str(error["ctx"]["inner"])
-    if kind == "missing":
-        return "is missing"
-    if kind == "extra_forbidden":
+        for one in error["ctx"].get("each", ()):
+            inner = f"{where}.{one.where}" if one.where else where
+            yield Problem(inner, one.kind, one.text)
+    elif kind == "missing":
+        yield Problem(where, "missing", "is missing")
+    elif kind == "extra_forbidden":
         key = str(error["loc"][-1])
-        known = list(model.model_fields) if model is not None and len(error["loc"]) == 1 else []
-        allowed = f"; known: {', '.join(known)}" if known else ""
-        return f"unknown key{did_you_mean(key, known)}{allowed}"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    if kind == "value_error" and isinstance(value, dict | list | BaseModel):
-        return message
-    return f"{shown(value)}: {message}"
+        here = known if len(error["loc"]) == 1 else []
+        allowed = f"; known: {', '.join(here)}" if here and lists_known else ""
+        yield Problem(where, "unknown", f"unknown key{did_you_mean(key, here)}{allowed}")
+    else:
+        message = str(error["msg"]).removeprefix("Value error, ")
+        message = message[:1].lower() + message[1:]
+        if kind == "value_error" and isinstance(value, dict | list | BaseModel):
+            yield Problem(where, "wrong", message)
+        elif value is None and kind.endswith("_type"):
+            yield Problem(where, "wrong", "has no value")
+        else:
+            yield Problem(where, "wrong", f"{shown(value)}: {message}")
+
+
+def _in_one_line(found: Sequence[Problem]) -> str:
+    """One problem as it is; several counted, those that miss a value by name alone."""
+    if len(found) == 1:
+        return str(found[0])
+    only = {one.kind for one in found}
+    verdict = "wrong: "
+    parts = [str(one) for one in found if one.kind in ("unknown", "wrong")]
+    for kind in ("missing", "not filled in"):
+        names = [one.where for one in found if one.kind == kind]
+        if names and only == {kind}:
+            verdict, parts = f"{kind}: ", names
+        elif names:
+            parts += [f"{kind}: {names[0]}", *names[1:]]
+    text, n_told = "", 0
+    for part in parts:
+        if n_told and len(text) + len(part) > _MOST:
+            break
+        is_name = n_told and part.replace(".", "").isidentifier()
+        text += ("" if not n_told else ", " if is_name else "; ") + part
+        n_told += 1
+    more = f"; and {len(found) - n_told:,} more" if n_told < len(found) else ""
+    return f"{len(found):,} keys are {verdict}{text}{more}"
+
+
+PLACEHOLDER = "FILL_IN"
+
+
+def unfilled(value: Any, where: str = "") -> Iterator[str]:
+    """Paths of the values in a file that still hold a template's placeholder."""
+    if isinstance(value, str) and PLACEHOLDER in value:
+        yield where
+    elif isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from unfilled(item, f"{where}.{key}" if where else str(key))
 
 
 Spec = TypeVar("Spec", bound=Frozen)
 
 
 def validate(cls: type[Spec], data: dict[str, Any], path: Path) -> Spec:
-    """``data`` as a spec. Raises ``SpecError`` naming file, key, value and what is allowed."""
+    """``data`` as a spec. Raises ``SpecError`` naming the file and what is wrong with each key."""
+    blank = dict.fromkeys(unfilled(data))
+    found: list[Problem] = []
     try:
-        return cls.model_validate(data)
+        spec = cls.model_validate(data)
     except ValidationError as error:
-        raise SpecError(f"{path}: {explain(error, cls)}") from None
+        found = problems(error, cls)
     except SpecError as error:
-        raise SpecError(f"{path}: {error}") from None
+        if not blank:
+            raise SpecError(f"{path}: {error}") from None
+    if not found and not blank:
+        return spec
+    unknown = {one.where for one in found if one.kind == "unknown"}
+    left = [where for where in blank if where not in unknown]
+    told = [one for one in found if not any(_is_of(one, where) for where in left)]
+    told += [Problem(where, "not filled in", "is not filled in") for where in left]
+    raise SpecError(f"{path}: {_in_one_line(told)}")
+
+
+def _is_of(problem: Problem, blank: str) -> bool:
+    """Whether a problem is that of an unfilled key, or of what holds it."""
+    return problem.kind == "wrong" and f"{blank}.".startswith(f"{problem.where}.")

@@ -76,7 +76,7 @@ def damaged_spec(document: Any, chance: random.Random) -> Any:
     kind = chance.randrange(4)
     if kind == 0:
         changed = copy.deepcopy(document)
-        del changed[chance.choice(["source", "name"])]
+        del changed[chance.choice(["layers", "name"])]
         return changed
     if kind == 1:
         changed = copy.deepcopy(document)

@@ -34,7 +34,8 @@ BASES = {
     "plot payload-vs-loss": "-f json", "plot roofline": "llama-3.1-8b --gpu h200 -f json",
     "plot crossover-map": "llama-3.1-8b --gpu h200 --attention lrkv:16 --attention mqa -f json",
     "plot step-stack": "llama-3.1-8b --gpu h200 -o p.svg", "models show": "llama-3.1-8b",
-    "models import": "config.json", "hardware show": "h200", "models": "", "hardware": "",
+    "models import": "config.json", "hardware show": "h200",
+    "hardware new": "own --like h200", "models new": "own", "models": "", "hardware": "",
 }  # fmt: skip
 WEIGHTS = {"report": 0.1, "calibrate fit": 0.5, "plot step-stack": 0.5, "plot rank-sweep": 0.5}
 # Values that some option takes; which one is left to chance.

@@ -23,7 +23,7 @@ from lrkv_plan.attention.family import Builder, Family, Kernel, Planned
 from lrkv_plan.attention.layout import AttentionLayout
 from lrkv_plan.attention.spec import AttentionSpec, Backbone
 from lrkv_plan.errors import SpecError, did_you_mean, one_line, shown
-from lrkv_plan.schema import explain
+from lrkv_plan.schema import Problem, explain, problems
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -207,7 +207,16 @@ def _resolve(value: Any) -> Any:
         raise ValueError(str(error)) from None
     except ValidationError as error:
         # A nested error would lose its place: hand the inner key on as text.
-        raise PydanticCustomError("inner", "{inner}", {"inner": explain(error)}) from None
+        raise PydanticCustomError(
+            "inner", "{inner}", {"inner": explain(error), "each": _of_written(error, value)}
+        ) from None
+
+
+def _of_written(error: ValidationError, value: dict[str, Any]) -> list[Problem]:
+    """What is wrong with the keys that were written, not with those filled in from them."""
+    found = problems(error)
+    written = [p for p in found if p.kind != "wrong" or p.where.split(".")[0] in {"", *value}]
+    return written or found
 
 
 AnyAttention = Annotated[SerializeAsAny[AttentionSpec], BeforeValidator(_resolve)]

@@ -1,14 +1,16 @@
-"""``lrkv-plan models``: list, show and import model specs."""
+"""``lrkv-plan models``: list, show, import and start model specs."""
+
+from typing import Annotated
 
 import typer
 
 from lrkv_plan.cli.given import StrictGroup, StrictTyper, refuse_before
-from lrkv_plan.cli.options import ModelArgument, SpecDirOption, load, writes_table
+from lrkv_plan.cli.options import ModelArgument, NewNameArgument, SpecDirOption, load, writes_table
 from lrkv_plan.report.tables import Table
 
 app = StrictTyper(
     cls=StrictGroup,
-    help="List the shipped models, show one, or import a Hugging Face config.json.",
+    help="List the shipped models, show one, import a config.json, or start your own.",
     invoke_without_command=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -19,7 +21,7 @@ app = StrictTyper(
 @app.callback()
 @writes_table
 def models(ctx: typer.Context, spec_dir: SpecDirOption = None) -> Table | None:
-    """List the shipped models, show one, or import a Hugging Face config.json."""
+    """List the shipped models, show one, import a config.json, or start your own."""
     if ctx.invoked_subcommand is not None:
         refuse_before(ctx.invoked_subcommand)
         return None
@@ -53,3 +55,29 @@ def import_model(model: ModelArgument) -> Table:
     from lrkv_plan.report.views.specs import model_document
 
     return model_document(load(model))
+
+
+@app.command("new")
+@writes_table
+def new(
+    name: NewNameArgument,
+    like: Annotated[
+        str | None,
+        typer.Option("--like", metavar="MODEL", help="Start from the figures of this model."),
+    ] = None,
+    spec_dir: SpecDirOption = None,
+) -> Table:
+    """A file for a model of your own, to fill in: each key with its unit and what it decides.
+
+    Example: lrkv-plan models new my-model --like llama-3.1-8b -o my-model.yaml
+    """
+    from lrkv_plan.report.views.specs import template_document
+    from lrkv_plan.specs.model import model_to_yaml
+    from lrkv_plan.specs.template import MODEL_KEYS, blocks_of, model_template
+
+    if like is None:
+        text = model_template(name)
+    else:
+        found = load(like, spec_dir)
+        text = model_template(name, like=blocks_of(model_to_yaml(found)), like_name=found.name)
+    return template_document(f"A model's file: {name}", MODEL_KEYS, text)

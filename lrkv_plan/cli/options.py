@@ -79,6 +79,9 @@ TpSizeOption = Annotated[
 AlignOption = Annotated[
     str, typer.Option("--align", metavar="N", help="Multiple that a kernel wants ranks to be.")
 ]
+NewNameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="What answers call it, such as my-gpu.")
+]
 SpecDirOption = Annotated[
     Path | None,
     typer.Option("--spec-dir", help="A folder of YAML files searched before the shipped ones."),

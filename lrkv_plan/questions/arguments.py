@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError
 from lrkv_plan.loader import load_gpu, load_model
+from lrkv_plan.notes import Note
+from lrkv_plan.schema import NO_SOURCE
 from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from lrkv_plan.attention.families.low_rank import LowRankSpec
     from lrkv_plan.attention.spec import AttentionSpec
+    from lrkv_plan.report.screen import Screen
+    from lrkv_plan.report.tables import Table
     from lrkv_plan.serving.answers import Answer
     from lrkv_plan.serving.deployment import Checkpoint, Deployment
     from lrkv_plan.serving.load import LatencyTarget
@@ -187,6 +192,24 @@ def deployment_of(
         rank_alignment=words.count("align", words.given(align, 16)),
         gpu_hour_usd=words.optional(words.number, "gpu_hour_usd", gpu_hour_usd),
     )
+
+
+def with_provenance(table: Table, *specs: ModelSpec | HardwareProfile | None) -> Table:
+    """The table, and its screen, with a note for each model or GPU whose file names no source."""
+    notes = [
+        Note(kind="provenance", subject=spec.name, text=f"source: {NO_SOURCE}")
+        for spec in specs
+        if spec is not None and not spec.source
+    ]
+    draw = table.screen
+    if draw is None or not notes:
+        return replace(table, notes=(*table.notes, *notes))
+
+    def screen() -> Screen:
+        shown = draw()
+        return replace(shown, notes=(*shown.notes, *notes))
+
+    return replace(table, notes=(*table.notes, *notes), screen=screen)
 
 
 def low_rank_variant(

@@ -28,6 +28,7 @@ from lrkv_plan.questions.arguments import (
     refuse_beside_pool,
     refuse_unread,
     unmet_requirement,
+    with_provenance,
 )
 from lrkv_plan.questions.asking import Asking
 from lrkv_plan.questions.result import Result
@@ -108,13 +109,12 @@ def plan(
         bound=bounded(made.rows[0].capacity.weights_left_out), notes=said_beside(table.notes),
     )  # fmt: skip
     asking = Asking(model, spec, given)
-    return Result(
-        replace(
-            table,
-            screen=lambda: plan_screen(answer, asking),
-            explain=lambda row: plan_equations(answer, str(row["attention"])),
-        )
+    shown = replace(
+        table,
+        screen=lambda: plan_screen(answer, asking),
+        explain=lambda row: plan_equations(answer, str(row["attention"])),
     )
+    return Result(with_provenance(shown, spec, deployment.hardware))
 
 
 def capacity(
@@ -236,7 +236,7 @@ def capacity(
         answers = capacity_answers(chosen, asked, lengths=uneven, target=target)
     table = budget_table(spec, answers) if detail else capacity_table(spec, answers, population)
     unmet = unmet_requirement(answers, require_sequences, require_tokens)
-    return Result(replace(table, unmet=unmet))
+    return Result(replace(with_provenance(table, spec, first.hardware), unmet=unmet))
 
 
 def _settings(

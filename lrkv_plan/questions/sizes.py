@@ -23,6 +23,7 @@ from lrkv_plan.questions.arguments import (
     named,
     refuse,
     refuse_beside_pool,
+    with_provenance,
 )
 from lrkv_plan.questions.asking import Asking
 from lrkv_plan.questions.result import Result
@@ -80,9 +81,9 @@ def cache(
     designs = designs_of(spec, attention)
     if detail:
         tensors = tensor_rows(designs, contexts=contexts, workload=workload)
-        return Result(tensor_table(spec, tensors, workload))
+        return Result(with_provenance(tensor_table(spec, tensors, workload), spec))
     rows = cache_rows(designs, contexts=contexts, workload=workload)
-    return Result(cache_table(spec, rows, workload))
+    return Result(with_provenance(cache_table(spec, rows, workload), spec))
 
 
 def rank(
@@ -179,7 +180,8 @@ def rank(
         }  # fmt: skip
         answer = rank_ceiling(spec, budget=budget, **told)
         own = own_reading(spec, budget, **told)
-        return Result(rank_table(spec, stated, answer, own, Asking(model, spec, given)))
+        table = rank_table(spec, stated, answer, own, Asking(model, spec, given))
+        return Result(with_provenance(table, spec))
 
     from lrkv_plan.report.views.cache import rank_fit_table
     from lrkv_plan.serving.capacity import rank_for_sequences
@@ -197,7 +199,11 @@ def rank(
         "gpu": None if gpu is None else named(gpu),
         "engine": words.given(engine, "vllm"),
     }
-    return Result(rank_fit_table(spec, {**stated, **place}, fitted))
+    return Result(
+        with_provenance(
+            rank_fit_table(spec, {**stated, **place}, fitted), spec, deployment.hardware
+        )
+    )
 
 
 def params(
@@ -225,7 +231,8 @@ def params(
     spec = load_model(model, spec_dir=spec_dir)
     matched = bool(match_params)
     designs = designs_of(spec, attention)
-    return Result(params_table(spec, params_rows(spec, designs, match_params=matched), matched))
+    table = params_table(spec, params_rows(spec, designs, match_params=matched), matched)
+    return Result(with_provenance(table, spec))
 
 
 def shard(
@@ -262,7 +269,7 @@ def shard(
         "tp_size": sizes,
         "kv_dtype": storage_format(kv_format).name,
     }
-    return Result(shard_table(spec, rows, inputs))
+    return Result(with_provenance(shard_table(spec, rows, inputs), spec))
 
 
 def _count(name: str, value: Number | None, default: int) -> int:

@@ -22,6 +22,7 @@ from lrkv_plan.questions.arguments import (
     load_model,
     named,
     refuse,
+    with_provenance,
 )
 from lrkv_plan.questions.result import Result
 
@@ -81,7 +82,7 @@ def step_time(
         "weight_bytes_per_gpu": told["weight_bytes"],
         **point,
     }
-    return Result(steps_table(spec, stated, steps))
+    return Result(with_provenance(steps_table(spec, stated, steps), spec, hardware))
 
 
 def crossover(
@@ -140,9 +141,10 @@ def crossover(
     point = _point(spec, context_tokens, batch_size, query_tokens, tp_size)
     weight_bytes = words.optional(words.size, "weights", weights)
     pair = typed_designs(spec, asked)
+    hardware = load_gpu(gpu, spec_dir=spec_dir)
     answer = compare(
         pair,
-        load_gpu(gpu, spec_dir=spec_dir),
+        hardware,
         over=along,
         point=point,
         at_most=words.optional(words.tokens, "at_most", at_most),
@@ -161,9 +163,8 @@ def crossover(
         **point,
     }
     labels = names_at(pair, "RANK" if along == "rank" else None)
-    return Result(
-        crossover_table(spec, stated, labels, answer.crossover, answer.sides, answer.rests_on)
-    )
+    table = crossover_table(spec, stated, labels, answer.crossover, answer.sides, answer.rests_on)
+    return Result(with_provenance(table, spec, hardware))
 
 
 def roofline(
@@ -211,7 +212,8 @@ def roofline(
         for unit in (kind.strip() for kind in kinds.split(","))
     ]
     place = {"gpu": hardware.name, "kv_dtype": kv_format, "units": kinds}
-    return Result(roofline_table(spec, {"model": model_inputs(spec), **place, **told}, points))
+    table = roofline_table(spec, {"model": model_inputs(spec), **place, **told}, points)
+    return Result(with_provenance(table, spec, hardware))
 
 
 def _point(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from lrkv_plan import __version__
 from lrkv_plan.errors import one_line
 from lrkv_plan.report.document import foundations, own_remarks
+from lrkv_plan.schema import NO_SOURCE
 
 if TYPE_CHECKING:
     from lrkv_plan.report.document import Document, Part
@@ -64,7 +65,10 @@ def to_markdown(document: Document) -> str:
         ("What times rest on", foundations(document)),
         ("Notes on the whole report", document.common_remarks),
         *(
-            (f"{name}: where its figures were read", [_source_text(one) for one in sources])
+            (
+                f"{name}: where its figures were read",
+                [_source_text(one) for one in sources] or [NO_SOURCE],
+            )
             for name, sources in document.sources
         ),
     )

@@ -82,6 +82,7 @@ DEPLOYMENT: Shape = {
     "kv_memory_bytes_per_gpu": int | None,
     "rank_alignment": int,
     "gpu_hour_usd": float | None,
+    "gpu_hour_usd_source": str | None,
 }
 STEP_PARTS: Shape = dict.fromkeys(
     ("step_s", "overlap_s", "low_s", "high_s", "attention_s", "linear_s", "all_reduce_s",
@@ -373,12 +374,28 @@ def _models() -> Answer:
     return Answer(rows=(row,), says={"bytes_per_token": "cached in bf16. [bytes/token]"})
 
 
+def _keys() -> Answer:
+    """What a template's keys are, for `new`."""
+    row: Shape = {"key": str, "unit": str, "required": bool, "example": str, "decides": str}
+    says = {
+        "key": "key of the file",
+        "required": "whether the file is refused without it",
+        "example": "a value, as YAML",
+        "decides": "what answers depend on it",
+        "unit": "unit of its value",
+    }
+    return Answer(rows=(row,), says=says)
+
+
 def _hardware() -> Answer:
     row: Shape = {
         "name": str, "title": str, "generation": str, "mem_capacity_bytes": int,
         "mem_visible_bytes": int | None, "mem_bandwidth_bytes_per_s": float,
         "bf16_flops_per_s": float | None, "fp8_flops_per_s": float | None,
         "l2_bytes": int | None, "link_bytes_per_s": float | None,
+        "hourly_price_usd": float | None, "hourly_price_provider": str | None,
+        "hourly_price_kind": str | None, "hourly_price_read_on": str | None,
+        "hourly_price_url": str | None,
     }  # fmt: skip
     return Answer(rows=(row,))
 
@@ -589,6 +606,8 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
     "models": _models,
     "models show": partial(Answer, rows=(MODEL,)),
     "models import": partial(Answer, rows=(MODEL,)),
+    "models new": _keys,
     "hardware": _hardware,
     "hardware show": partial(Answer, rows=(GPU,)),
+    "hardware new": _keys,
 }

@@ -48,7 +48,16 @@ class Deployment:
         """The price of one GPU for an hour, as given or as its profile states it. [USD]"""
         if self.gpu_hour_usd is not None or self.hardware is None:
             return self.gpu_hour_usd
-        return self.hardware.gpu_hour_usd
+        price = self.hardware.hourly_price
+        return None if price is None else price.usd
+
+    @property
+    def price_source(self) -> str | None:
+        """Where that price was read, or ``given``; None where there is none."""
+        if self.gpu_hour_usd is not None:
+            return "given"
+        price = None if self.hardware is None else self.hardware.hourly_price
+        return None if price is None else price.provenance
 
     @property
     def n_replicas(self) -> int:

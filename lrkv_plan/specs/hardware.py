@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
@@ -11,14 +12,17 @@ from pydantic import AfterValidator, BaseModel, Field, field_validator, model_va
 from lrkv_plan.attention.registry import kernel_of
 from lrkv_plan.errors import SpecError, did_you_mean, shown
 from lrkv_plan.schema import (
+    NO_SOURCE,
     ByteCount,
     BytesPerSecond,
     Flag,
     FlopsPerSecond,
     Frozen,
     Name,
+    ReadOn,
     Remark,
     Source,
+    Url,
 )
 from lrkv_plan.specs.model import Sources
 
@@ -139,14 +143,51 @@ class Link(Frozen):
     bandwidth_bytes_per_s: BytesPerSecond
 
 
+class HourlyPrice(Frozen):
+    """What one GPU costs for an hour, with where and when that was read."""
+
+    usd: Annotated[float, Field(gt=0, le=10_000)]
+    provider: Name | None = None
+    kind: Literal["on-demand", "reserved", "spot", "own"] | None = None
+    read_on: ReadOn | None = None
+    url: Url | None = None
+    note: Remark | None = None
+
+    @property
+    def provenance(self) -> str:
+        """Provider, kind, date and address, as far as they are stated."""
+        read_on = None if self.read_on is None else f"read on {self.read_on}"
+        stated = [text for text in (self.provider, self.kind, read_on, self.url) if text]
+        return ", ".join(stated) or NO_SOURCE
+
+
+KNOWN_VENDORS = ("nvidia", "amd", "intel", "generic")
+
+
+def _compared(name: str) -> str:
+    """A name that rules compare: in small letters."""
+    return name.lower()
+
+
+def _no_near_miss(vendor: str) -> str:
+    """A vendor may be any, but not one letter off those that engines' rules ask for."""
+    if vendor not in KNOWN_VENDORS and get_close_matches(vendor, KNOWN_VENDORS, n=1, cutoff=0.8):
+        raise ValueError(f"unknown{did_you_mean(vendor, KNOWN_VENDORS)}")
+    return vendor
+
+
+Compared = Annotated[Name, AfterValidator(_compared)]
+Vendor = Annotated[Compared, AfterValidator(_no_near_miss)]
+
+
 class HardwareProfile(Frozen):
     """One accelerator. Peaks are dense; memory is nominal unless ``mem_visible_bytes``."""
 
     name: Name
     title: Name
     aliases: tuple[Name, ...] = ()
-    vendor: Literal["nvidia", "amd", "intel", "generic"]
-    generation: Name
+    vendor: Vendor
+    generation: Compared
     mem_capacity_bytes: ByteCount
     mem_visible_bytes: ByteCount | None = None
     mem_bandwidth_bytes_per_s: BytesPerSecond
@@ -154,9 +195,9 @@ class HardwareProfile(Frozen):
     n_sm: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = None
     l2_bytes: ByteCount | None = None
     link: Link | None = None
-    gpu_hour_usd: Annotated[float, Field(gt=0, le=10_000)] | None = None
+    hourly_price: HourlyPrice | None = None
     board_power_w: Annotated[float, Field(gt=0, le=100_000)] | None = None
-    source: Sources
+    source: Sources = ()  # shipped files name theirs
     kernels: tuple[KernelConstants, ...] = ()
     allreduce: tuple[AllReduceConstants, ...] = ()
 

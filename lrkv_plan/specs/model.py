@@ -162,7 +162,7 @@ class ModelSpec(Frozen):
     """
 
     name: Name
-    source: Sources
+    source: Sources = ()  # shipped files name theirs
     model_dim: Width
     vocab_size: Vocabulary | None = None
     tied_embeddings: Flag | None = None
@@ -260,7 +260,8 @@ def model_to_yaml(model: ModelSpec) -> str:
     '    attention: {family: mha, n_heads: 18, head_dim: 128}'
     """
     data = _stated(model)
-    data["source"] = [_stated(source) for source in model.source]
+    if model.source:
+        data["source"] = [_stated(source) for source in model.source]
     if model.norms is not None:
         data["norms"] = _one_line(model.norms)
     data["layers"] = [_group(group) for group in model.layers]

@@ -98,6 +98,8 @@ CASES: list[tuple[str, list[str]]] = [
         PAPER, LLAMA, HYBRID, "deepseek-v3.2", "whisper-large-v3", "gpt-oss-20b", "llama-4-scout",
     )),
     ("models import", [PAPER]),
+    ("models new", ["own"]),
+    ("hardware new", ["own", "--like", "h200"]),
     ("hardware", []),
     *(("hardware show", [name]) for name in ("h100-sxm", "h200", "cpu")),
     ("calibrate show", ["h100-sxm"]),

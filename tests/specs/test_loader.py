@@ -12,6 +12,7 @@ import pytest
 from lrkv_plan import load_hardware, load_model
 from lrkv_plan.errors import SpecError
 from lrkv_plan.loader import HARDWARE_FOLDER, MODEL_FOLDER, load_all_hardware, shipped_files
+from lrkv_plan.specs.model import model_to_yaml
 
 GOOD = """
 name: toy
@@ -112,6 +113,32 @@ def test_a_bad_value_names_file_key_and_value(write, old: str, new: str, message
     assert "\n" not in str(caught.value)
 
 
+def test_all_bad_keys_of_a_file_are_told_at_once(write) -> None:  # type: ignore[no-untyped-def]
+    text = GOOD.replace("model_dim: 64", "model_dmi: 64").replace("n_heads: 8, ", "")
+    path = write(text.replace("count: 2", "count: 0").replace("head_dim: 16", "head_dim: x"))
+    with pytest.raises(SpecError) as caught:
+        load_model(path)
+    assert str(caught.value) == (
+        f"{path}: 5 keys are wrong: model_dmi: unknown key; did you mean 'model_dim'?; "
+        "layers.0.count: 0: input should be greater than or equal to 1; "
+        "layers.0.attention.head_dim: 'x': input should be a valid integer; "
+        "missing: model_dim, layers.0.attention.n_heads"
+    )
+
+
+def test_a_placeholder_is_refused_by_name_and_never_taken_as_a_figure(write) -> None:  # type: ignore[no-untyped-def]
+    text = GOOD.replace("name: toy", "name: FILL_IN").replace("model_dim: 64", "model_dim:")
+    path = write(text.replace("family: gqa", "family: FILL_IN").replace("16}", "FILL_IN}"))
+    with pytest.raises(SpecError) as caught:
+        load_model(path)
+    assert str(caught.value) == (
+        f"{path}: 4 keys are wrong: model_dim: has no value; not filled in: name, "
+        "layers.0.attention.family, layers.0.attention.head_dim"
+    )
+    with pytest.raises(SpecError, match=r"toy\.yaml: name: is not filled in$"):
+        load_model(write(GOOD.replace("name: toy", "name: my FILL_IN model")))
+
+
 def test_unknown_names_suggest_the_nearest_and_where_to_look() -> None:
     with pytest.raises(SpecError, match=r"did you mean 'h100-sxm'.*lrkv-plan hardware"):
         load_hardware("h100-sxn")
@@ -146,10 +173,33 @@ def test_shipped_hardware_loads_and_names_its_source(path: Path) -> None:
     profile = load_hardware(path)
     assert profile.name == path.stem
     assert profile.source
+    price = profile.hourly_price
+    if price is not None:
+        assert price.kind == "on-demand"
+        assert price.provider
+        assert price.read_on
+        assert price.url
     visible = profile.mem_visible_bytes
     assert (
         visible is None or 0.9 * profile.mem_capacity_bytes < visible <= profile.mem_capacity_bytes
     )
+
+
+def test_a_private_file_may_name_no_source_and_any_vendor(write) -> None:  # type: ignore[no-untyped-def]
+    model = load_model(
+        write(GOOD.replace("source: {citation: made up, read_on: 2026-11-30}\n", ""))
+    )
+    assert model.source == ()
+    assert load_model(write(model_to_yaml(model))) == model
+    own = (
+        "name: own\ntitle: own\nvendor: Huawei\ngeneration: Ascend-910C\n"
+        "mem_capacity_bytes: 64 GiB\nmem_bandwidth_bytes_per_s: 1.6 TB/s\n"
+        "peak_flops_per_s: {fp16: 376 TFLOP/s}\n"
+    )
+    gpu = load_hardware(write(own))
+    assert (gpu.vendor, gpu.generation, gpu.source) == ("huawei", "ascend-910c", ())
+    with pytest.raises(SpecError, match="vendor: 'nvida': unknown; did you mean 'nvidia'"):
+        load_hardware(write(own.replace("Huawei", "nvida")))
 
 
 def test_shipped_hardware_names_and_aliases_are_unique() -> None:
@@ -215,5 +265,7 @@ def test_a_folder_of_specs_is_searched_within_bounds(tmp_path: Path) -> None:
 
 def test_many_errors_in_one_file_are_counted_not_compared(write) -> None:  # type: ignore[no-untyped-def]
     wrong = "layer_order: [" + "x, " * 20_000 + "]\n"
-    with pytest.raises(SpecError, match=r"layer_order\.0: 'x'.*and 19,?999 more"):
+    with pytest.raises(
+        SpecError, match=r"20,000 keys are wrong: layer_order\.0: 'x'.*and 19,99\d more"
+    ):
         load_model(write(GOOD + wrong))

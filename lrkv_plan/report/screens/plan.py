@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +23,7 @@ from lrkv_plan.report.screen import (
 )
 from lrkv_plan.report.screens.rank import budget_words
 from lrkv_plan.report.screens.words import a_token, counted, gpu_words, legend, tokens, users
+from lrkv_plan.schema import NO_SOURCE
 
 if TYPE_CHECKING:
     from lrkv_plan.latency.crossover import Crossover
@@ -323,8 +325,17 @@ def _foot(answer: PlanAnswer) -> Iterator[str]:
         load = f"Every row at a batch of {answer.batch_size:,}{each}."
     yield (f"{load} All but {answer.own.attention} need training; quality is not predicted.")
     yield f"Bytes exact. {_evidence(answer)}. Why: --explain"
+    yield from _price_source(answer)
     if plan.layout is not None and plan.n_gpus > 1:
         yield f"TP {plan.parallel.tp_size} {plan.layout}."
+
+
+def _price_source(answer: PlanAnswer) -> Iterator[str]:
+    """Whose price it is where none was given; its address waits for ``--explain``."""
+    usd, source = answer.inputs["gpu_hour_usd"], answer.inputs["gpu_hour_usd_source"]
+    if usd is not None and source not in (None, "given"):
+        read = re.sub(r",? ?https?://\S+", "", source)
+        yield f"Price: ${usd:g} an hour, {f'source: {source}' if source == NO_SOURCE else read}."
 
 
 def _evidence(answer: PlanAnswer) -> str:

@@ -187,6 +187,9 @@ def _remarks(
     yield from (
         Note(kind="provenance", text=note) for answer in answers for note in answer.rests_on
     )
+    first = answers[0].deployment
+    gpu = None if first.hardware is None else first.hardware.name
+    yield from price_note(gpu, first.usd_per_gpu_hour, first.price_source)
     if population is not None:
         yield definition(
             f"{population.n_sequences:,} sequences of {population.name}: admitted in arrival "
@@ -235,8 +238,16 @@ def deployment_inputs(first: Deployment) -> dict[str, Any]:
         "weight_bytes_per_gpu": first.weight_bytes,
         "kv_memory_bytes_per_gpu": first.kv_memory_bytes,
         "rank_alignment": first.rank_alignment,
-        "gpu_hour_usd": first.gpu_hour_usd,
+        "gpu_hour_usd": first.usd_per_gpu_hour,
+        "gpu_hour_usd_source": first.price_source,
     }
+
+
+def price_note(gpu: str | None, usd: float | None, source: str | None) -> Iterator[Note]:
+    """Which price costs are reckoned with, where it is the profile's and not the one given."""
+    if usd is not None and source not in (None, "given"):
+        told = f"{usd:g} USD an hour for one GPU, source: {source}; --gpu-hour-usd states another"
+        yield Note(kind="provenance", subject=gpu, text=told)
 
 
 def budget_table(model: ModelSpec, answers: Sequence[Answer]) -> Table:

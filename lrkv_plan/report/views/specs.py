@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.report.tables import Column, Table, count
+from lrkv_plan.schema import NO_SOURCE
 from lrkv_plan.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
-    from lrkv_plan.specs.hardware import HardwareProfile
+    from lrkv_plan.specs.hardware import HardwareProfile, HourlyPrice
     from lrkv_plan.specs.model import ModelSpec
+    from lrkv_plan.specs.template import Key
 
 DESIGN = Column(key="attention", title="design", is_number=False)
 
@@ -71,6 +73,7 @@ def hardware_table(profiles: Sequence[HardwareProfile]) -> Table:
                 "fp8_flops_per_s": profile.peak_flops_per_s.get("fp8"),
                 "l2_bytes": profile.l2_bytes,
                 "link_bytes_per_s": profile.link and profile.link.bandwidth_bytes_per_s,
+                **_price_cells(profile.hourly_price),
             }
             for profile in profiles
         ],
@@ -83,8 +86,23 @@ def hardware_table(profiles: Sequence[HardwareProfile]) -> Table:
             Column(key="bf16_flops_per_s", title="bf16", text=_flops_rate),
             Column(key="fp8_flops_per_s", title="fp8", text=_flops_rate),
             Column(key="link_bytes_per_s", title="link, one way", text=_bytes_rate),
+            Column(key="hourly_price_usd", title="USD/h", text=lambda x: f"{x:g}"),
+            Column(key="hourly_price_provider", title="asked by", is_number=False),
+            Column(key="hourly_price_read_on", title="read on", is_number=False),
         ),
     )
+
+
+def _price_cells(price: HourlyPrice | None) -> dict[str, Any]:
+    """A price as flat keys, all None where none is known."""
+    keys = ("usd", "provider", "kind", "read_on", "url")
+    stated = {} if price is None else price.model_dump(mode="json", include=set(keys))
+    return {f"hourly_price_{key}": stated.get(key) for key in keys}
+
+
+def _said(text: str, spec: ModelSpec | HardwareProfile) -> str:
+    """A file's text, and as a comment that it names no source where it names none."""
+    return text if spec.source else f"{text.rstrip()}\n# source: {NO_SOURCE}\n"
 
 
 def model_document(model: ModelSpec) -> Table:
@@ -96,7 +114,7 @@ def model_document(model: ModelSpec) -> Table:
         inputs={},
         rows=[model_inputs(model)],
         columns=(),
-        text=model_to_yaml(model),
+        text=_said(model_to_yaml(model), model),
     )
 
 
@@ -106,6 +124,26 @@ def hardware_document(profile: HardwareProfile, text: str) -> Table:
         title=f"Hardware {profile.name}",
         inputs={},
         rows=[profile.model_dump(mode="json", exclude_none=True)],
+        columns=(),
+        text=_said(text, profile),
+    )
+
+
+def template_document(title: str, keys: Sequence[Key], text: str) -> Table:
+    """A file to fill in; its keys as rows, for programs."""
+    return Table(
+        title=title,
+        inputs={},
+        rows=[
+            {
+                "key": key.name,
+                "unit": key.unit,
+                "required": key.is_required,
+                "example": key.example.strip(),
+                "decides": key.decides,
+            }
+            for key in keys
+        ],
         columns=(),
         text=text,
     )

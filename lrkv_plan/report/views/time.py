@@ -12,7 +12,12 @@ from lrkv_plan.notes import Note, definition, limit
 from lrkv_plan.report.screens.plan import LRKV_POSITIONS
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
 from lrkv_plan.report.views.calibration import share
-from lrkv_plan.report.views.capacity import beyond_maximum, bounded, deployment_inputs
+from lrkv_plan.report.views.capacity import (
+    beyond_maximum,
+    bounded,
+    deployment_inputs,
+    price_note,
+)
 from lrkv_plan.report.views.specs import DESIGN, model_inputs
 from lrkv_plan.specs.budget import parse_budget
 from lrkv_plan.units import format_bytes
@@ -148,6 +153,9 @@ def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
             *(limit(text) for text in plan.limits),
             *(Note(kind="refusal", text=reason) for reason in plan.refused),
             *(Note(kind="provenance", text=note) for note in plan.rests_on),
+            *price_note(
+                plan.rows[0].capacity.gpu, inputs["gpu_hour_usd"], inputs["gpu_hour_usd_source"]
+            ),
             *model.remarks,
         ),
     )
