@@ -207,7 +207,11 @@ def _query_weights(spec: LatentSpec, model_dim: int) -> tuple[WeightMatrix, ...]
         WeightMatrix(name="query_down", rows=model_dim, cols=latent, role=role),
         WeightMatrix(name="query_norm", rows=latent, cols=1, role=role),
         WeightMatrix(
-            name="query_up", rows=latent, cols=query_dim, role=role, units=units,
+            name="query_up",
+            rows=latent,
+            cols=query_dim,
+            role=role,
+            units=units,
             reads="query_latent",
         ),
     )
