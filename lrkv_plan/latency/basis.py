@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 from lrkv_plan.latency.step import StepModel, StepTime
@@ -10,10 +10,8 @@ from lrkv_plan.latency.step import StepModel, StepTime
 Basis: TypeAlias = Literal["measured", "borrowed", "datasheet", "assumed"]
 STRONGEST_FIRST: tuple[Basis, ...] = ("measured", "borrowed", "datasheet", "assumed")
 WEIGHTY_SHARE = 0.1  # terms below a tenth of the time say nothing about it
-# The weights' pass is a typical share of the datasheet's bandwidth or peak; what a layer and a step
-# take beside it is no more than a belief (``latency.step``).
-_LINEAR: Basis = "datasheet"
-_OVERHEAD: Basis = "assumed"
+# What an engine adds beside its operations is fitted on whole steps of public runs.
+_ENGINE: Basis = "borrowed"
 
 
 def evidence(basis: str) -> Basis:
@@ -32,17 +30,34 @@ def evidence(basis: str) -> Basis:
 
 def attention_basis(model: StepModel) -> Basis:
     """The weakest evidence among the attention kernels; measured where nothing attends."""
-    found = [evidence(kernel.basis) for kernel in model.kernels]
-    return max(found, key=STRONGEST_FIRST.index, default="measured")
+    return weakest(kernel.basis for kernel in model.kernels)
 
 
 def basis_by_term(model: StepModel, step: StepTime) -> Iterator[tuple[str, Basis, Any]]:
     """(term, evidence, seconds) of each term of a step."""
     yield "attention", attention_basis(model), step.attention_s
-    yield "weights", _LINEAR, step.linear_s
+    yield "matrices", weakest(model.matrix_basis), step.matrices_s
+    if model.work.linear.products:
+        yield "products", evidence(model.product_basis), step.products_s
+    if model.experts:
+        yield "experts", weakest(one.basis for one in model.experts), step.experts_s
+    yield "small kernels", "borrowed", step.small_kernels_s
     if model.all_reduce_basis is not None:
         yield "all-reduce", evidence(model.all_reduce_basis), step.all_reduce_s
-    yield "overhead", _OVERHEAD, step.overhead_s
+    if model.exchange_basis is not None:
+        yield "exchange", evidence(model.exchange_basis), step.exchange_s
+    yield "engine", _ENGINE, step.engine_s
+
+
+def weakest(bases: Iterable[str]) -> Basis:
+    """The weakest evidence among some; measured where there is none.
+
+    Examples
+    --------
+    >>> weakest(["measured", "generation", "datasheet"])
+    'datasheet'
+    """
+    return max(map(evidence, bases), key=STRONGEST_FIRST.index, default="measured")
 
 
 def time_basis(model: StepModel, step: StepTime) -> Basis:

@@ -104,6 +104,8 @@ class StepModel:
     all_reduce_basis: str | None = None
     exchange: Callable[[Any], Any] | None = None
     exchange_basis: str | None = None
+    matrix_basis: tuple[str, ...] = ()
+    product_basis: str = "measured"
     operations: tuple[OperationModel, ...] = field(default=(), repr=False)
     band: tuple[float, float] = (1.0, 1.0)
     remarks: tuple[str, ...] = ()
@@ -424,6 +426,8 @@ def _assembled(
         all_reduce_basis=reducing.basis if many else None,
         exchange=None if exchanging is None else exchange,
         exchange_basis=None if exchanging is None else exchanging.basis,
+        matrix_basis=tuple(one.basis for one in models.values()),
+        product_basis="measured" if products is None else products.basis,
         operations=tuple(used),
         band=engine.band,
         remarks=tuple(dict.fromkeys(_remarks(kernels, used, reducing if many else None, work))),

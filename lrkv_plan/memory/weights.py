@@ -15,7 +15,7 @@ from fractions import Fraction
 from lrkv_plan.attention.layout import WeightMatrix, WeightRole
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError, RequirementError, SpecError
-from lrkv_plan.formats import WeightFormat, weight_format
+from lrkv_plan.formats import WeightFormat
 from lrkv_plan.memory.cache import reference_mha
 from lrkv_plan.memory.exact import check_is, check_model
 from lrkv_plan.specs.deployment import Parallelism, pipeline_stages
@@ -403,7 +403,7 @@ def weight_bytes_per_gpu(
     check_model("model", model)
     check_is("parallel", parallel, Parallelism)
     _check_stated(model)
-    storage = weight_format(weight_dtype)
+    storage = model.weights_in(weight_dtype)
     layers = _layers_in_order(model)
     known: dict[tuple[int, ...], Bits] = {}  # most layers are alike
     for groups in layers:

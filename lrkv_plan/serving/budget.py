@@ -142,7 +142,7 @@ class BudgetInputs:
                 f"{self.model.name}: its weight format is not stated; give --weight-dtype, or "
                 "the size with --weights"
             )
-        return weight_format(name)
+        return self.model.weights_in(name)
 
     @property
     def activation_scalar_bytes(self) -> int:

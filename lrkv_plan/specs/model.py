@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -18,7 +19,7 @@ from typing_extensions import Self
 from lrkv_plan.attention.registry import AnyAttention
 from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.errors import SpecError
-from lrkv_plan.formats import weight_format
+from lrkv_plan.formats import WeightFormat, weight_format
 from lrkv_plan.schema import (
     ByteCount,
     Flag,
@@ -152,13 +153,16 @@ def _known_format(name: str) -> str:
 
 
 WeightFormatName = Annotated[str, AfterValidator(_known_format)]
+LinearPart = Literal["attention", "feed_forward", "experts", "shared_experts"]
 
 
 class ModelSpec(Frozen):
     """One model. What a source does not state stays None, and its users say so.
 
     ``extra_params`` are parameters of parts outside the layers (a vision tower and its projector),
-    as published total minus counted.
+    as published total minus counted. ``quantised_parts`` are, by weight format, the parts that the
+    model's published checkpoint in that format stores in it, where not all that the format usually
+    does.
     """
 
     name: Name
@@ -171,6 +175,7 @@ class ModelSpec(Frozen):
     max_context_tokens: TokenCount | None = None
     encoder_tokens: TokenCount | None = None
     weight_dtype: WeightFormatName | None = None
+    quantised_parts: dict[WeightFormatName, tuple[LinearPart, ...]] = Field(default_factory=dict)
     norms: Norms | None = None
     draft_layers: Annotated[int, Field(strict=True, ge=0, le=1_000)] = 0
     layers: Annotated[tuple[LayerGroup, ...], Field(min_length=1, max_length=10_000)]
@@ -193,6 +198,18 @@ class ModelSpec(Frozen):
                     f"layer_order has {counts} layers per group, layers state {stated}"
                 )
         return self
+
+    def weights_in(self, format_name: str) -> WeightFormat:
+        """The weight format of that name, with the parts that this model stores in it.
+
+        Raises
+        ------
+        SpecError
+            If the format is unknown.
+        """
+        found = weight_format(format_name)
+        parts = self.quantised_parts.get(found.name)
+        return found if parts is None else replace(found, quantised_parts=frozenset(parts))
 
     @property
     def n_layers(self) -> int:
