@@ -7,7 +7,7 @@ prefill that is mixed in, and waiting for a slower rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import SpecError
@@ -43,6 +43,7 @@ from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from lrkv_plan.memory.exact import IntArray, Number
+    from lrkv_plan.specs.layer_constants import WholeStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +63,17 @@ class MatrixTerm:
     compute_token_s: float
 
 
-def matrix_term(work: MatrixWork, model: MatrixModel) -> MatrixTerm:
-    """The coefficients of one matrix.
+def matrix_term(work: MatrixWork, model: MatrixModel, bytes_factor: float = 1.0) -> MatrixTerm:
+    """The coefficients of one matrix; ``bytes_factor`` multiplies its memory time.
 
     Notes
     -----
     (a + b m)^2 + (c m)^2 + w^2 with a = weights / (beta BW), b = 2 (n + k) / (beta BW),
     c = 2 n k / (phi peak), w = tau k.
     """
-    a = work.n_bytes / model.bytes_per_s
-    b = ACTIVATION_BYTES * (work.inputs + work.outputs) / model.bytes_per_s
+    per_byte = bytes_factor / model.bytes_per_s
+    a = work.n_bytes * per_byte
+    b = ACTIVATION_BYTES * (work.inputs + work.outputs) * per_byte
     c = 2 * work.inputs * work.outputs / model.flops_per_s
     w = model.tau_s_per_element * work.inputs
     return MatrixTerm(
@@ -86,7 +88,8 @@ class StepModel:
 
     ``kernels`` has a model per entry of ``work.attention``, ``experts`` one per entry of
     ``work.linear.experts``. ``fixed_s`` and ``token_s`` are products and small kernels together:
-    linear in tokens. ``all_reduce`` gives (time, low, high) of one all-reduce of a message,
+    linear in tokens. ``layers_s`` is what whole steps show beyond the operations on this GPU.
+    ``all_reduce`` gives (time, low, high) of one all-reduce of a message,
     ``exchange`` the time of one exchange for tokens of the rank. ``operations`` are the models that
     the weights' pass rests on. [s]
     """
@@ -96,6 +99,7 @@ class StepModel:
     matrices: tuple[MatrixTerm, ...]
     experts: tuple[ExpertModel, ...]
     engine: EngineStep
+    layers_s: float = 0.0
     product_fixed_s: float = 0.0
     product_token_s: float = 0.0
     small_fixed_s: float = 0.0
@@ -204,7 +208,7 @@ def step_time(
     experts = _experts(model, all_tokens)
     reduced = _all_reduces(model, tokens)
     exchanged = _exchanges(model, tokens)
-    engine = model.engine.step_s + rank_batch * model.engine.sequence_s
+    engine = model.engine.step_s + rank_batch * model.engine.sequence_s + model.layers_s
     linear_memory, linear_compute = _resources(model, tokens, all_tokens)
     rest = matrices + products + small + experts + exchanged + engine
     fastest, slowest = model.band
@@ -409,15 +413,25 @@ def _assembled(
 
     fixed, per_token = _product_line(linear, products)
     small_fixed, small_token = _small_line(linear)
+    beyond = hardware.whole_step
+    if beyond is not None:
+        slower = beyond.expert_bytes
+        experts = tuple(replace(one, bytes_per_s=one.bytes_per_s / slower) for one in experts)
     used: list[OperationModel] = [*models.values(), *dict.fromkeys(experts)]
     used += [one for one in (products, exchanging) if one is not None]
     many = layout.tp_size > 1
     return StepModel(
         work=work,
         kernels=kernels,
-        matrices=tuple(matrix_term(one, models[one.format_name]) for one in linear.matrices),
+        matrices=tuple(
+            matrix_term(
+                one, models[one.format_name], 1.0 if beyond is None else beyond.matrix_bytes
+            )
+            for one in linear.matrices
+        ),
         experts=experts,
         engine=engine,
+        layers_s=_layers_s(work, beyond),
         product_fixed_s=fixed,
         product_token_s=per_token,
         small_fixed_s=small_fixed,
@@ -432,6 +446,13 @@ def _assembled(
         band=engine.band,
         remarks=tuple(dict.fromkeys(_remarks(kernels, used, reducing if many else None, work))),
     )
+
+
+def _layers_s(work: StepWork, beyond: WholeStep | None) -> float:
+    if beyond is None:
+        return 0.0
+    n_experts = sum(one.layers for one in work.linear.experts)
+    return work.n_layers * beyond.layer_s + n_experts * beyond.expert_layer_s
 
 
 def _product_line(linear: WeightsPass, constants: Any) -> tuple[float, float]:

@@ -31,6 +31,7 @@ from lrkv_plan.specs.layer_constants import (
     MatrixConstants,
     ProductConstants,
     RecurrentConstants,
+    WholeStep,
 )
 from lrkv_plan.specs.model import Sources
 
@@ -177,6 +178,7 @@ class HardwareProfile(Frozen):
     products: tuple[ProductConstants, ...] = ()
     exchanges: tuple[ExchangeConstants, ...] = ()
     recurrent: tuple[RecurrentConstants, ...] = ()
+    whole_step: WholeStep | None = None
 
     @property
     def matmul_peak(self) -> str:

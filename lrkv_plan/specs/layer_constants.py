@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lrkv_plan.schema import Name
+from lrkv_plan.schema import Frozen, Name, Remark
 from lrkv_plan.specs.fitted import Efficiency, FittedEntry, Seconds
 
 Engine = Literal["vllm", "sglang", "tensorrt_llm"]
@@ -84,3 +84,18 @@ class RecurrentConstants(FittedEntry):
 
 
 LAYER_BLOCKS = ("matrices", "experts", "products", "exchanges", "recurrent")
+
+
+class WholeStep(Frozen):
+    """What whole steps of engines show on a GPU and no table of its operations does.
+
+    ``matrix_bytes`` and ``expert_bytes`` multiply the time that weights take to be read;
+    ``layer_s`` and ``expert_layer_s`` are added to each layer and to each layer of experts. [s]
+    """
+
+    matrix_bytes: Annotated[float, Field(gt=0, le=100)] = 1.0
+    expert_bytes: Annotated[float, Field(gt=0, le=100)] = 1.0
+    layer_s: Annotated[float, Field(ge=0, le=1)] = 0.0
+    expert_layer_s: Annotated[float, Field(ge=0, le=1)] = 0.0
+    n_rows: Annotated[int, Field(strict=True, ge=1)]
+    source: Remark
