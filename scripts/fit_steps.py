@@ -2,7 +2,8 @@
 
 ``python scripts/fit_steps.py runs.csv [--spec-dir DIR] [--write]`` reads public runs (columns of
 ``calibrate evaluate-steps``; of a ``quality`` column only A), prints errors as fitted and with
-whole groups left out, and writes ``lrkv_plan/latency/engine_steps.yaml`` and ``whole_step:`` blocks.
+whole groups left out, and writes ``lrkv_plan/latency/engine_steps.yaml`` and ``whole_step:``
+blocks.
 
 Every constant is fitted in logarithms around a prior (its starting value), so that few rows move it
 little; rows of a group share one vote's worth of weight, sqrt(n). No constant is of one group.
