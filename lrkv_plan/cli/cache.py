@@ -6,10 +6,10 @@ import typer
 
 from lrkv_plan.cli.options import (
     AttentionOption,
-    KvDtypeOption,
-    ModelArgument,
+    KvDtypesOption,
+    ModelsArgument,
     SpecDirOption,
-    TpSizeOption,
+    TpSizesOption,
     asks,
 )
 
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 @asks("cache")
 def cache(
-    model: ModelArgument,
+    model: ModelsArgument,
     attention: AttentionOption = None,
     context_tokens: Annotated[
         str | None,
@@ -34,8 +34,8 @@ def cache(
     batch_size: Annotated[
         str, typer.Option("--batch-size", metavar="N", help="Sequences resident together.")
     ] = "1",
-    kv_dtype: KvDtypeOption = "bf16",
-    tp_size: TpSizeOption = "1",
+    kv_dtype: KvDtypesOption = "bf16",
+    tp_size: TpSizesOption = "1",
     encoder_tokens: Annotated[
         str | None,
         typer.Option("--encoder-tokens", metavar="T", help="Encoder rows of cross-attention."),

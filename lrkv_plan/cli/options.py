@@ -61,6 +61,14 @@ ModelArgument = Annotated[
         help="A shipped name, a YAML file, a Hugging Face config.json, or a folder that holds one.",
     ),
 ]
+ModelsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL[,MODEL...]",
+        help="A shipped name, a YAML file, a Hugging Face config.json, or a folder that holds one; "
+        "a comma lists several, one row each.",
+    ),
+]
 AttentionOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -72,6 +80,15 @@ AttentionOption = Annotated[
 ]
 KvDtypeOption = Annotated[
     str, typer.Option("--kv-dtype", metavar="FORMAT", help="Storage format of cached scalars.")
+]
+KvDtypesOption = Annotated[
+    str,
+    typer.Option(
+        "--kv-dtype", metavar="FORMAT[,FORMAT...]", help="Storage formats of cached scalars."
+    ),
+]
+TpSizesOption = Annotated[
+    str, typer.Option("--tp-size", metavar="P[,P...]", help="GPUs that share the model.")
 ]
 TpSizeOption = Annotated[
     str, typer.Option("--tp-size", metavar="P", help="GPUs that share the model.")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lrkv_plan.cli.options import AttentionOption, ModelArgument, SpecDirOption, asks
+from lrkv_plan.cli.options import AttentionOption, ModelsArgument, SpecDirOption, asks
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
 
 @asks("params")
 def params(
-    model: ModelArgument,
+    model: ModelsArgument,
     attention: AttentionOption = None,
     match_params: Annotated[
         bool,

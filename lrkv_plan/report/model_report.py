@@ -173,13 +173,13 @@ def cache_parts(settled: Settled) -> tuple[Part, ...]:
     one = ("--context-tokens", str(settled.context_tokens), *_batch_and_gpus(settled))
 
     def caches() -> Table:
-        rows = cache_rows(settled.labelled, contexts=contexts, workload=workload)
-        return cache_table(model, rows, workload)
+        rows = cache_rows(settled.labelled, own=model, contexts=contexts, workload=workload)
+        return cache_table([model], settled.labelled, rows, [workload])
 
     def tensors() -> Table:
         at = [settled.context_tokens]
         rows = tensor_rows(settled.labelled, contexts=at, workload=workload)
-        return tensor_table(model, rows, workload)
+        return tensor_table([model], settled.labelled, rows, [workload])
 
     return (
         part_of(
@@ -217,7 +217,8 @@ def rank_parts(settled: Settled) -> tuple[Part, ...]:
     told = ("--budget", settled.budget, "--tp-size", str(settled.tp_size))
 
     def weights() -> Table:
-        return params_table(model, params_rows(model, settled.labelled), match_params=False)
+        rows = params_rows(model, settled.labelled)
+        return params_table([model], settled.labelled, rows, match_params=False)
 
     return (
         part_of(
@@ -288,7 +289,7 @@ def placement_parts(settled: Settled) -> tuple[Part, ...]:
 
     def table() -> Table:
         rows = shard_rows(chosen.labelled, tp_sizes=sizes, kv_dtype=kv_dtype)
-        return shard_table(model, rows, inputs)
+        return shard_table(model, chosen.labelled, rows, inputs)
 
     return (
         part_of(

@@ -81,6 +81,11 @@ class Table:
         return tuple(map(str, self.notes))
 
 
+def table_notes(table: Table) -> tuple[Note, ...]:
+    """The notes as records."""
+    return tuple(map(_as_note, table.notes))
+
+
 def _as_note(remark: str | Note) -> Note:
     """A remark as a record; plain text says what was assumed."""
     note = remark if isinstance(remark, Note) else Note(kind="assumption", text=remark)
@@ -270,11 +275,18 @@ def verdict_of(table: Table) -> str:
 
 
 def explained(table: Table) -> list[str]:
-    """Paragraphs behind the numbers: equations of every row, then all notes."""
-    lines = [] if table.explain is None else [
-        line for row in table.rows for line in table.explain(row)
-    ]  # fmt: skip
-    return [*lines, *table.remarks]
+    """Paragraphs behind the numbers: equations of every row, then all notes.
+
+    An indented line belongs to the last one that is not; under it none stands twice.
+    """
+    lines: dict[tuple[str, str], str] = {}
+    heading = ""
+    rows = [] if table.explain is None else [table.explain(row) for row in table.rows]
+    for told in rows:
+        for line in told:
+            heading = heading if line.startswith(" ") else line
+            lines.setdefault((heading, line), line)
+    return [*lines.values(), *table.remarks]
 
 
 def count(value: int | Fraction) -> str:

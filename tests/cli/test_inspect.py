@@ -57,7 +57,8 @@ def test_json_rows_per_layer_and_tensor(folder: Path) -> None:
 
 
 def test_notes_say_what_the_numbers_are_not(folder: Path) -> None:
-    shown = run(folder, "--layers", "0").output
+    assert "not language-model loss" in run(folder, "--layers", "0").stdout
+    shown = " ".join(run(folder, "--layers", "0", "--explain").output.split())
     assert "Frobenius error is not language-model loss" in shown
     assert "RoPE" in shown
     assert "norms" in shown
