@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import lrkv_plan
-from lrkv_plan.errors import ArgumentError, SpecError
+from lrkv_plan.errors import ArgumentError, PlacementError, SpecError
 from lrkv_plan.questions.arguments import models_of
 from lrkv_plan.report.screen import draw
 from lrkv_plan.report.tables import screen_of
@@ -127,6 +127,13 @@ def test_lists_that_mean_nothing_are_refused(
 ) -> None:
     with pytest.raises(kind, match=message):
         models_of(model)  # type: ignore[arg-type]
+
+
+def test_a_size_that_one_of_several_cannot_run_on_names_it() -> None:
+    with pytest.raises(PlacementError, match=r"^lrkv-paper-2.5b: tp_size 4: 18 query heads"):
+        lrkv_plan.cache([LLAMA, "lrkv-paper-2.5b"], tp_size=[1, 4])
+    with pytest.raises(PlacementError, match=r"^tp_size 4: 18 query heads"):
+        lrkv_plan.cache("lrkv-paper-2.5b", tp_size=4)
 
 
 def test_formats_stand_once_each() -> None:
