@@ -95,8 +95,11 @@ def cache(
         else words.token_counts("context_tokens", context_tokens)
     )
     if all(group.cached_over != "encoder" for spec in specs for group in spec.layers):
-        names = ", ".join(spec.name for spec in specs)
-        refuse({"encoder_tokens": encoder_tokens}, f"{names} has no cross-attention; leave it out")
+        why = (
+            f"{specs[0].name} has no cross-attention" if len(specs) == 1
+            else "no model here has cross-attention"
+        )  # fmt: skip
+        refuse({"encoder_tokens": encoder_tokens}, f"{why}; leave it out")
     designs = [(spec, designs_of(spec, attention)) for spec in specs]
     every = [one for _, named_designs in designs for one in named_designs]
     told: dict[str, Any] = {
