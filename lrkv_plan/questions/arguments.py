@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lrkv_plan import words
-from lrkv_plan.errors import ArgumentError, shown
+from lrkv_plan.errors import ArgumentError, UsageError, shown
 from lrkv_plan.files import as_path
 from lrkv_plan.formats import storage_format
 from lrkv_plan.loader import load_gpu, load_model
@@ -47,7 +47,7 @@ def models_of(argument: Models, spec_dir: str | Path | None = None) -> list[tupl
 
     Raises
     ------
-    ArgumentError
+    UsageError
         If two of them have one name, by which their rows could not be told apart.
     SpecError
         As ``load_model``.
@@ -59,20 +59,20 @@ def models_of(argument: Models, spec_dir: str | Path | None = None) -> list[tupl
     names = [model.name for _, model in found]
     for name in names:
         if names.count(name) > 1:
-            raise ArgumentError("model", f": {shown(name)} stands twice; name each model once")
+            raise UsageError(f"model {shown(name)} stands twice; name each model once")
     return found
 
 
 def _listed_models(argument: Models) -> Sequence[Model]:
     if isinstance(argument, list | tuple):
         if not 1 <= len(argument) <= words.MAX_VALUES:
-            raise ArgumentError("model", f" {shown(argument)}: from 1 to {words.MAX_VALUES} models")
+            raise UsageError(f"model {shown(argument)}: from 1 to {words.MAX_VALUES} models")
         return argument
     if not isinstance(argument, str) or "," not in argument or os.path.lexists(as_path(argument)):
         return [argument]  # type: ignore[list-item]  # a Model; mypy sees Sequence in str
     parts = [part.strip() for part in argument.split(",")]
     if not all(parts) or len(parts) > words.MAX_VALUES:
-        raise ArgumentError("model", f" {shown(argument)}: write names with a comma between, a,b")
+        raise UsageError(f"model {shown(argument)}: write names with a comma between, a,b")
     return parts
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lrkv_plan import words
-from lrkv_plan.errors import ArgumentError
+from lrkv_plan.errors import ArgumentError, PlacementError
 from lrkv_plan.questions.arguments import (
     Designs,
     Gpu,
@@ -36,6 +37,8 @@ from lrkv_plan.questions.result import Result
 
 if TYPE_CHECKING:
     from lrkv_plan.specs.model import ModelSpec
+
+Row = TypeVar("Row")
 
 
 def cache(
@@ -92,8 +95,11 @@ def cache(
         else words.token_counts("context_tokens", context_tokens)
     )
     if all(group.cached_over != "encoder" for spec in specs for group in spec.layers):
-        names = ", ".join(spec.name for spec in specs)
-        refuse({"encoder_tokens": encoder_tokens}, f"{names} has no cross-attention; leave it out")
+        why = (
+            f"{specs[0].name} has no cross-attention" if len(specs) == 1
+            else "no model here has cross-attention"
+        )  # fmt: skip
+        refuse({"encoder_tokens": encoder_tokens}, f"{why}; leave it out")
     designs = [(spec, designs_of(spec, attention)) for spec in specs]
     every = [one for _, named_designs in designs for one in named_designs]
     told: dict[str, Any] = {
@@ -102,9 +108,13 @@ def cache(
     if detail:
         tensors = [
             row
-            for _, some in designs
+            for spec, some in designs
             for workload in workloads
-            for row in tensor_rows(some, contexts=contexts, workload=workload)
+            for row in _of_model(
+                spec,
+                specs,
+                partial(tensor_rows, some, contexts=contexts, workload=workload),
+            )
         ]
         return Result(
             with_provenance(tensor_table(specs, every, tensors, workloads, **told), *specs)
@@ -113,7 +123,11 @@ def cache(
         row
         for spec, some in designs
         for workload in workloads
-        for row in cache_rows(some, own=spec, contexts=contexts, workload=workload)
+        for row in _of_model(
+            spec,
+            specs,
+            partial(cache_rows, some, own=spec, contexts=contexts, workload=workload),
+        )
     ]
     return Result(with_provenance(cache_table(specs, every, rows, workloads, **told), *specs))
 
@@ -317,6 +331,18 @@ def shard(
 def _joined(models: Sequence[tuple[str, ModelSpec]]) -> str:
     """The models as one argument."""
     return ",".join(text for text, _ in models)
+
+
+def _of_model(
+    model: ModelSpec, models: Sequence[ModelSpec], rows: Callable[[], list[Row]]
+) -> list[Row]:
+    """The rows of one model; of several, a size that it cannot run on names it."""
+    try:
+        return rows()
+    except PlacementError as error:
+        if len(models) == 1:
+            raise
+        raise PlacementError(f"{model.name}: {error}") from None
 
 
 def _count(name: str, value: Number | None, default: int) -> int:

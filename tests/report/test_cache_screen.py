@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import lrkv_plan
-from lrkv_plan.errors import ArgumentError, SpecError
+from lrkv_plan.errors import ArgumentError, PlacementError, SpecError, UsageError
 from lrkv_plan.questions.arguments import models_of
 from lrkv_plan.report.screen import draw
 from lrkv_plan.report.tables import screen_of
@@ -116,9 +116,9 @@ def test_a_comma_lists_models_unless_a_file_has_that_name(
 @pytest.mark.parametrize(
     ("model", "kind", "message"),
     [
-        (f"{LLAMA},{LLAMA}", ArgumentError, "'llama-3.1-8b' stands twice"),
-        (f"{LLAMA},,{QWEN}", ArgumentError, "write names with a comma between"),
-        ([], ArgumentError, "from 1 to 1000 models"),
+        (f"{LLAMA},{LLAMA}", UsageError, "'llama-3.1-8b' stands twice"),
+        (f"{LLAMA},,{QWEN}", UsageError, "write names with a comma between"),
+        ([], UsageError, "from 1 to 1000 models"),
         (f"{LLAMA},llama-3.1-8", SpecError, "did you mean"),
     ],
 )
@@ -127,6 +127,13 @@ def test_lists_that_mean_nothing_are_refused(
 ) -> None:
     with pytest.raises(kind, match=message):
         models_of(model)  # type: ignore[arg-type]
+
+
+def test_a_size_that_one_of_several_cannot_run_on_names_it() -> None:
+    with pytest.raises(PlacementError, match=r"^lrkv-paper-2.5b: tp_size 4: 18 query heads"):
+        lrkv_plan.cache([LLAMA, "lrkv-paper-2.5b"], tp_size=[1, 4])
+    with pytest.raises(PlacementError, match=r"^tp_size 4: 18 query heads"):
+        lrkv_plan.cache("lrkv-paper-2.5b", tp_size=4)
 
 
 def test_formats_stand_once_each() -> None:

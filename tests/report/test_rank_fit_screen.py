@@ -74,7 +74,7 @@ def test_models_are_named_with_a_short_design() -> None:
     cells = [[column.text(row) for column in screen.columns[:4]] for row in screen.rows]
     assert cells == [
         ["a", "mla:512+64", "2", "8.03B"],
-        ["b", "5x gqa:8 + 1x gqa:2", "4", ">= 1.00B"],
+        ["b", "gqa:8 + gqa:2", "4", ">= 1.00B"],
         ["c", "none", "0", "-"],
     ]
 

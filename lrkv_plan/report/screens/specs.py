@@ -47,10 +47,10 @@ def models_screen(rows: Sequence[Row]) -> Screen:
             ScreenColumn(
                 title=f"{unit}/token", text=_of("bytes_per_token", lambda n: write(n) if n else "0")
             ),
-            ScreenColumn(title="parameters", text=parameters),
-            ScreenColumn(title="context", text=_of("max_context_tokens", short_tokens), drop=1),
-            ScreenColumn(title="layers", text=_of("n_layers", count), drop=2),
-            ScreenColumn(title="width", text=_of("model_dim", count), drop=3),
+            ScreenColumn(title="parameters", text=parameters, drop=1),
+            ScreenColumn(title="context", text=_of("max_context_tokens", short_tokens), drop=2),
+            ScreenColumn(title="layers", text=_of("n_layers", count), drop=3),
+            ScreenColumn(title="width", text=_of("model_dim", count), drop=4),
         ),
         foot=(
             ">= leaves out parts that `lrkv-plan models show NAME` lists. Exact counts. "
@@ -61,9 +61,9 @@ def models_screen(rows: Sequence[Row]) -> Screen:
 
 
 def _short_design(row: Row) -> str:
-    """A design without its options: ``mla:512+64``; several as they are, shortened alike."""
-    parts = (part.split(",")[0] for part in str(row["attention"]).split(" + "))
-    return " + ".join(parts)
+    """A design without options and layer counts: ``mla:512+64``, ``gqa:16 + gqa:4``."""
+    parts = (part.split(",")[0].split("x ")[-1] for part in str(row["attention"]).split(" + "))
+    return " + ".join(dict.fromkeys(parts))
 
 
 def _of(key: str, write: Callable[[Any], str]) -> Callable[[Row], str]:
