@@ -106,9 +106,9 @@ ModelArgument = Annotated[
 ModelsArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL[,MODEL...]",
-        help="A shipped name, a YAML file, a Hugging Face config.json, or a folder that holds one; "
-        "a comma lists several, one row each.",
+        metavar="MODEL[,...]",
+        help="Name, YAML, config.json or folder. A comma lists several, one row each.",
+        autocompletion=some_of(models),
     ),
 ]
 AttentionOption = Annotated[
@@ -134,11 +134,21 @@ KvDtypeOption = Annotated[
 KvDtypesOption = Annotated[
     str,
     typer.Option(
-        "--kv-dtype", metavar="FORMAT[,FORMAT...]", help="Storage formats of cached scalars."
+        "--kv-dtype",
+        metavar="FORMAT[,...]",
+        help="Storage formats of cached scalars.",
+        rich_help_panel=DEPLOYMENT,
+        autocompletion=some_of(kv_formats),
     ),
 ]
 TpSizesOption = Annotated[
-    str, typer.Option("--tp-size", metavar="P[,P...]", help="GPUs that share the model.")
+    str,
+    typer.Option(
+        "--tp-size",
+        metavar="P[,...]",
+        help="GPUs that share the model.",
+        rich_help_panel=DEPLOYMENT,
+    ),
 ]
 TpSizeOption = Annotated[
     str,

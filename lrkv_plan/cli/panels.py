@@ -136,7 +136,7 @@ def _usage(command: Any, ctx: Any) -> str:
     params = [one for one in command.get_params(ctx) if not getattr(one, "hidden", False)]
     for one in params:
         if one.param_type_name == "argument":
-            name = _metavar(one).strip("[]")
+            name = _bare(_metavar(one))
             words.append(name if one.required else f"[{name}]")
     words += [
         _left(one, short=True) for one in params if one.param_type_name == "option" and one.required
@@ -163,6 +163,11 @@ def _flag(param: Any) -> str:
     return flag
 
 
+def _bare(metavar: str) -> str:
+    """``MODEL`` of an optional ``[MODEL]``; brackets inside stay."""
+    return metavar[1:-1] if metavar.startswith("[") and metavar.endswith("]") else metavar
+
+
 def _metavar(param: Any) -> str:
     if param.metavar:
         return str(param.metavar)
@@ -172,7 +177,7 @@ def _metavar(param: Any) -> str:
 
 def _left(param: Any, *, short: bool = False) -> str:
     if param.param_type_name == "argument":
-        return _metavar(param).strip("[]")
+        return _bare(_metavar(param))
     flags = _flag(param) if short else ", ".join(sorted(param.opts, key=len))
     return f"{flags} {_metavar(param)}".rstrip()
 

@@ -45,7 +45,7 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         ((*CACHE, "--zzz"), "no such option --zzz; see lrkv-plan cache --help"),
         (("cach",), "no such command 'cach'; did you mean 'cache'?"),
         (("models", "shw"), "no such command 'shw'; did you mean 'show'?"),
-        (("cache",), "missing argument 'MODEL[,MODEL...]'; see lrkv-plan cache --help"),
+        (("cache",), "missing argument 'MODEL[,...]'; see lrkv-plan cache --help"),
         (("rank", "llama-3.1-8b", "--align"), "option '--align' requires an argument"),
         ((*CACHE, "b"), "got unexpected extra argument (b); see lrkv-plan cache --help"),
         (
