@@ -17,6 +17,8 @@ MEANINGS = {
     "arithmetic_ratio_limit": "the same as the context grows without end",
     "attainable_flops_per_s": "the most arithmetic that the intensity allows. [FLOP/s]",
     "attention": "design, as --attention takes it",
+    "attention_basis": "evidence behind the attention kernels, the weakest: measured, borrowed, "
+    "datasheet or assumed",
     "attention_change": "parameters that the swapped design adds; negative: saves",
     "attention_s": "attention of all layers. [s]",
     "backend": "whose kernel the constants were measured on",
@@ -53,7 +55,6 @@ MEANINGS = {
     "first_crossing_tokens": "where the first of them is; null without one. [tokens]",
     "first_crossing_low_tokens": "the same with the bands for the design that becomes faster",
     "first_crossing_high_tokens": "the same with the bands against it; null: perhaps never",
-    "time_basis": "weakest evidence among terms over a tenth of the time",
     "dcp_size": "GPUs that share the tokens of one cache",
     "deployment": "GPUs, engine and formats in words; null: no capacity was asked for",
     "dp_size": "data-parallel copies",
@@ -181,6 +182,8 @@ MEANINGS = {
     "table": "where the run is printed",
     "term": "name of the budget's term; 'cache' is their sum",
     "text": "the note's sentence",
+    "time_basis": "evidence behind the time, the weakest among terms over a tenth of it: measured, "
+    "borrowed, datasheet or assumed",
     "tokens_per_s": "output tokens of all sequences and GPUs. [tokens/s]",
     "tokens_per_s_per_gpu": "output tokens per GPU. [tokens/s]",
     "tokens_per_s_per_user": "output tokens of one sequence. [tokens/s]",

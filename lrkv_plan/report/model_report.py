@@ -18,6 +18,8 @@ from lrkv_plan.memory.side_by_side import cache_rows, params_rows, shard_rows, t
 from lrkv_plan.report.document import Document, Highlight, Part, Section, part_of
 from lrkv_plan.report.explorer import SliderGrid, slider_grid
 from lrkv_plan.report.request import Settled, ShownDesign, settle
+from lrkv_plan.report.screens.crossover import CrossoverAnswer
+from lrkv_plan.report.screens.roofline import RooflineAnswer
 from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank
 from lrkv_plan.report.series.capacity import capacity_vs_context, default_contexts
 from lrkv_plan.report.series.crossovers import crossover_map
@@ -101,7 +103,7 @@ def _crossover(settled: Settled, over: str) -> Table:
         "context_tokens": settled.context_tokens, "batch_size": settled.batch_size,
         "query_tokens": settled.query_tokens, "tp_size": settled.tp_size,
     }  # fmt: skip
-    answer = compare(
+    found = compare(
         pair, settled.gpu, over=over, point=point, kv_dtype=settled.kv_dtype,
         weight_dtype=weight_dtype, weight_bytes=weight_bytes, relatives=request.relatives,
     )  # fmt: skip
@@ -111,9 +113,10 @@ def _crossover(settled: Settled, over: str) -> Table:
         "weight_bytes_per_gpu": weight_bytes, **point,
     }  # fmt: skip
     labels = names_at(pair, "RANK" if over == "rank" else None)
-    return crossover_table(
-        request.model, stated, labels, answer.crossover, answer.sides, answer.rests_on
+    answer = CrossoverAnswer(
+        model=request.model, gpu=settled.gpu, inputs=stated, labels=labels, found=found
     )
+    return crossover_table(answer)
 
 
 def _map(settled: Settled) -> Figure:
@@ -378,7 +381,9 @@ def time_parts(settled: Settled) -> tuple[Part, ...]:
             "model": model_inputs(request.model), "gpu": settled.gpu.name, "units": "bf16,fp32",
             **asked,
         }  # fmt: skip
-        return roofline_table(request.model, stated, found)
+        return roofline_table(
+            RooflineAnswer(model=request.model, gpu=settled.gpu, inputs=stated, points=found)
+        )
 
     return (
         part_of(

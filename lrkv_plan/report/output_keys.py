@@ -253,17 +253,30 @@ def _capacity_inputs() -> Shape:
 _STEP_INPUTS: Shape = {**FOR_MODEL, "gpu": str, "kv_dtype": str, **WEIGHTS, **POINT}
 
 
+Basis: TypeAlias = Literal["measured", "borrowed", "datasheet", "assumed"]
+# With model and gpu, what tells the rows of several answers apart.
+_KEYS: Shape = {"model": str, "gpu": str, **POINT, "kv_dtype": str}
+_BASES: Shape = {"time_basis": Basis, "attention_basis": Basis}
+
+
 def _step_time() -> Answer:
-    row = {"attention": str, **STEP_PARTS, "tokens_per_s": float, "weights_left_out": list[str]}
+    row = {
+        "attention": str, **STEP_PARTS, "tokens_per_s": float, "weights_left_out": list[str],
+        **_KEYS, **_BASES,
+    }  # fmt: skip
     return Answer(inputs=(_STEP_INPUTS,), rows=(row,))
 
 
 def _crossover() -> Answer:
+    keys: Shape = {
+        **_KEYS, **dict.fromkeys(POINT, int | None), "variable": str, "first": str, "second": str,
+        "too_close": bool, "lead_at_end_s": float, **_BASES,
+    }  # fmt: skip
     change: Shape = {
         "at": int, "faster_before": str, "faster_after": str, "earliest": int | None,
-        "latest": int | None, "low": int, "high": int,
+        "latest": int | None, "low": int, "high": int, **keys,
     }  # fmt: skip
-    none: Shape = {"variable": str, "answer": str, "at": None}
+    none: Shape = {"answer": str, "at": None, **keys}
     return Answer(
         inputs=({**_STEP_INPUTS, "over": str},),
         rows=(change, none),
@@ -273,6 +286,14 @@ def _crossover() -> Answer:
             "high": "largest value looked at",
             "faster_before": "the design that is faster up to there",
             "faster_after": "the design that is faster from there on",
+            "first": "the first design compared",
+            "second": "the second design compared",
+            "too_close": "whether the bands allow either design to lead all along",
+            "lead_at_end_s": "difference of both step times at the largest value looked at. [s]",
+            "context_tokens": "tokens cached per sequence; of a row, null: it is what varies",
+            "batch_size": "sequences decoded together; of a row, null: it is what varies",
+            "query_tokens": "tokens decoded per sequence; of a row, null: it is what varies",
+            "tp_size": "GPUs that share the model; of a row, null: it is what varies",
         },
     )
 
@@ -282,7 +303,7 @@ def _roofline() -> Answer:
         **FOR_MODEL, "gpu": str, "kv_dtype": str, "units": str, **POINT,
         "heads_per_tile": int | None,
     }  # fmt: skip
-    row = {"attention": str, **_fields(RooflinePoint), "bound": str}
+    row = {"attention": str, **_fields(RooflinePoint), "bound": str, **_KEYS}
     return Answer(inputs=(inputs,), rows=(row,))
 
 

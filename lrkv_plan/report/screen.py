@@ -31,7 +31,7 @@ class ScreenColumn:
     """One column: its title, how a row is written in it, and when it is left out.
 
     ``drop``: 0 stays; of the others the highest goes first. ``tone`` colours a cell whose words
-    already say the same.
+    already say the same. A drawing that means nothing outside its column is not ``in_cards``.
     """
 
     title: str
@@ -39,6 +39,7 @@ class ScreenColumn:
     is_number: bool = True
     drop: int = 0
     tone: Callable[[Row], Tone | None] = lambda _: None
+    in_cards: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +115,7 @@ def _painter(color: bool) -> Callable[[str, str], str]:
 
 
 _UNITS = (
-    "B|KiB|MiB|GiB|TiB|KB|MB|GB|TB|ms|s|us|%|x|tok/s|TFLOP/s"
+    "B|KiB|MiB|GiB|TiB|KB|MB|GB|TB|ms|s|us|%|x|tok/s|TFLOP/s|FLOP/B"
     "|tokens?|users?|sequences?|GPUs?|layers?"
 )
 _GLUED = re.compile(
@@ -225,7 +226,7 @@ def _cards(
         line, used = "", 0
         for column, texts in zip(screen.columns[1:], shown[1:], strict=True):
             value = texts[number].strip()
-            if not value or value == "-":
+            if not value or value == "-" or not column.in_cards:
                 continue
             pair = f"{column.title} {value}".strip()
             if not column.is_number and cells(pair) > width - 2:
