@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.latency.basis import evidence
-from lrkv_plan.latency.kernel import SUMS, kernel_time
+from lrkv_plan.latency.kernel import CHARGES_WORK_UNITS, SUMS, kernel_time
 from lrkv_plan.latency.step import (
     LAYER_OVERHEAD_S,
     LINEAR_BETA,
@@ -68,6 +68,25 @@ def _attention(work: AttentionWork, kernel: KernelModel, at: tuple[int, int, int
         f"{_ms(work.layers * call.time_s)} ms  {_kernel_words(kernel)}, band "
         f"{low:.2f} to {high:.2f}"
     )
+
+
+def kernel_equation(constants: Mapping[str, Any], bytes_per_s: float, flops_per_s: float) -> str:
+    """The time of one call with a kernel's constants put in.
+
+    Parameters
+    ----------
+    constants : form, t0_s, beta, phi, and work_unit_s or full_work_units where the form has them.
+    bytes_per_s, flops_per_s : what beta and phi are shares of.
+    """
+    form = constants["form"]
+    moved = f"bytes / ({constants['beta']:.3f} x {_rate(bytes_per_s, 'B/s')})"
+    worked = f"FLOP / ({constants['phi']:.3f} x {_rate(flops_per_s, 'FLOP/s')})"
+    busy = f"{moved} + {worked}" if form in SUMS else f"max({moved}, {worked})"
+    if form == "no_split":
+        busy += f" / min(1, units / {short(constants['full_work_units'])})"
+    if form in CHARGES_WORK_UNITS:
+        busy += f" + units x {_rate(constants['work_unit_s'], 's')}"
+    return f"t = {_rate(constants['t0_s'], 's')} + {busy}"
 
 
 def _kernel_words(kernel: KernelModel) -> str:
