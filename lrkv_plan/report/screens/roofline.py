@@ -22,6 +22,7 @@ from lrkv_plan.report.screens.words import WHY, gpu_words, tokens, users
 from lrkv_plan.report.tables import count
 
 if TYPE_CHECKING:
+    from lrkv_plan.attention.spec import AttentionSpec
     from lrkv_plan.latency.roofline import RooflinePoint
     from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.model import ModelSpec
@@ -41,7 +42,7 @@ class RooflineAnswer:
     gpu: HardwareProfile
     inputs: Mapping[str, Any]
     points: Sequence[tuple[str, RooflinePoint]]
-    asked: Sequence[str] = ()
+    asked: Sequence[str | AttentionSpec] = ()
 
     @property
     def where(self) -> str:

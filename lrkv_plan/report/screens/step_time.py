@@ -15,6 +15,7 @@ from lrkv_plan.report.screens.words import WHY, a_token, gpu_words, legend, list
 from lrkv_plan.report.time_equations import step_equations
 
 if TYPE_CHECKING:
+    from lrkv_plan.attention.spec import AttentionSpec
     from lrkv_plan.latency.step import StepModel, StepTime
     from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.model import ModelSpec
@@ -33,7 +34,7 @@ class StepsAnswer:
     gpu: HardwareProfile
     inputs: Mapping[str, Any]
     steps: Sequence[tuple[str, StepModel, StepTime]]
-    asked: Sequence[str] = ()
+    asked: Sequence[str | AttentionSpec] = ()
 
     def load(self, design: str = "") -> str:
         """Users and their context, the design and the GPUs."""
@@ -156,8 +157,9 @@ def _next(answer: StepsAnswer, ask: Ask) -> Sequence[str]:
     """Where two of the designs change places; for one, what bounds it."""
     if len(answer.asked) > 1:
         return ask("crossover", *answer.asked[:2], without=("context_tokens",))
+    attends = any(group.attention is not None for group in answer.model.layers)
     has_peaks = {"bf16", "fp32"} <= set(answer.gpu.peak_flops_per_s)
-    return ask("roofline" if has_peaks else "cache", *answer.asked)
+    return ask("roofline" if attends and has_peaks else "cache", *answer.asked)
 
 
 def design_step_equations(answer: StepsAnswer, label: str) -> list[str]:
