@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from lrkv_plan.attention.layout import WeightMatrix, WeightRole
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.formats import storage_format
-from lrkv_plan.latency.basis import basis_by_term
 from lrkv_plan.memory.cache import (
     bytes_per_token,
     cache_bytes,
@@ -20,14 +19,13 @@ from lrkv_plan.memory.cache import (
     state_bytes_per_sequence,
 )
 from lrkv_plan.memory.weights import attention_weights, parameter_count
-from lrkv_plan.report.screen import GLYPHS, short_bytes
+from lrkv_plan.report.screen import short_bytes
 from lrkv_plan.report.tables import count
 from lrkv_plan.specs.model import DenseFeedForward, ExpertFeedForward, NoFeedForward
 
 if TYPE_CHECKING:
     from lrkv_plan.attention.layout import CachedTensor
     from lrkv_plan.formats import StorageFormat
-    from lrkv_plan.latency.step import StepModel, StepTime
     from lrkv_plan.serving.capacity import CapacityRow
     from lrkv_plan.specs.model import FeedForward, LayerGroup, ModelSpec
 
@@ -91,25 +89,6 @@ def sequences_equation(row: CapacityRow) -> str:
         f"{count(row.kv_tokens)} tokens / {count(row.context_tokens)} = "
         f"{float(row.max_concurrency):,.2f}: {count(row.max_sequences)} whole sequences"
     )
-
-
-def step_equations(model: StepModel, step: StepTime) -> list[str]:
-    """The terms of one step in milliseconds, and what each rests on."""
-    terms = list(basis_by_term(model, step))
-    total = float(step.step_s)
-    summed = " + ".join(f"{term} {1e3 * float(seconds):.4g}" for term, _, seconds in terms)
-    shares = [
-        f"  {GLYPHS[basis]} {term}: {basis}, {round(100 * float(seconds) / total)} % of the step"
-        for term, basis, seconds in terms
-        if float(seconds) > 0
-    ]
-    kernels = [
-        f"  kernel {one.kernel} ({one.kv_dtype}), {one.basis}, form {one.form}: "
-        f"t0 {1e6 * one.t0_s:.4g} us, {one.bytes_per_s / 1e12:.4g} TB/s, "
-        f"{one.flops_per_s / 1e12:.4g} TFLOP/s"
-        for one in dict.fromkeys(model.kernels)
-    ]
-    return [f"{summed} = {1e3 * total:.4g} ms a step", *shares, *kernels]
 
 
 def held_equation(

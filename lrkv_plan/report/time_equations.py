@@ -39,13 +39,19 @@ def step_equations(
 
 def _sum(step: StepTime, model: StepModel) -> str:
     terms = [
-        f"attention {_ms(step.attention_s)}",
-        f"weights {_ms(step.linear_s)}",
-        *([f"all-reduce {_ms(step.all_reduce_s)}"] if model.all_reduce is not None else []),
-        f"everything else {_ms(step.overhead_s)}",
+        ("attention", step.attention_s),
+        ("weights", step.linear_s),
+        *([("all-reduce", step.all_reduce_s)] if model.all_reduce is not None else []),
+        ("everything else", step.overhead_s),
     ]
+    summed = " + ".join(f"{term} {_exactly(seconds)}" for term, seconds in terms)
     band = f"({_ms(step.low_s)} to {_ms(step.high_s)}, all constants at their ends)"
-    return f"{' + '.join(terms)} = {_ms(step.step_s)} ms {band}"
+    return f"{summed} = {_exactly(step.step_s)} ms {band}"
+
+
+def _exactly(seconds: Any) -> str:
+    """Milliseconds of four digits, so that a sum adds up."""
+    return significant(1e3 * float(seconds), 4)
 
 
 def _attention(work: AttentionWork, kernel: KernelModel, at: tuple[int, int, int]) -> str:

@@ -173,7 +173,7 @@ def test_a_step_is_explained_by_a_sum_with_its_numbers_put_in() -> None:
     answer = lrkv_plan.step_time("llama-3.1-8b", gpu="h100-sxm")
     lines = answer.explain(0).splitlines()
     assert lines[0].startswith(
-        "gqa:8: attention 0.888 + weights 5.27 + everything else 0.840 = 7.00 ms (5.87 to 9.47"
+        "gqa:8: attention 0.8883 + weights 5.271 + everything else 0.8400 = 7.000 ms (5.87 to 9.47"
     )
     # 8,192 tokens of 4,096 B a layer and one written: 33,558,528 B at 3.19 of 3.35 TB/s
     assert "32 layers x (17.2 us + 33,558,528 B / 3.19 TB/s + 8 x 12 ns) = 0.888 ms" in lines[1]
