@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lrkv_plan.report.screen import GLYPHS, Basis, short_tokens, with_band
 
-WHY = "Why:\N{NO-BREAK SPACE}--explain"  # the end of a foot, never parted
+WHY = "Why: --explain"  # the end of a foot
 
 
 def gpu_name(name: str, title: str | None) -> str:
