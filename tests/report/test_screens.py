@@ -47,6 +47,11 @@ SHOWN = (
     "inspect {checkpoint} --budget 50% --fit-ranks none",
     "models",
     "hardware",
+    "crossover llama-3.1-8b --gpu h200 --attention gqa:8 --attention mla:512+64",
+    "crossover gemma-3-12b --gpu mi300x --attention gqa:8 --attention lrkv:16,groups=2"
+    " --over batch_size",
+    "step-time llama-3.1-8b --gpu h100-sxm --attention gqa:8 --attention lrkv:16 --tp-size 2",
+    "roofline deepseek-v3 --gpu h200",
 )
 WIDTHS = (60, 80, 100, 120, 160)
 UNITS = {"B", "KiB", "MiB", "GiB", "TiB", "ms", "s", "%", "tokens", "users", "layers", "GPUs"}

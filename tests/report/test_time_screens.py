@@ -6,6 +6,7 @@ import csv
 import io
 import re
 import shlex
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -14,8 +15,12 @@ from typer.testing import CliRunner
 import lrkv_plan
 from lrkv_plan.cli import options
 from lrkv_plan.cli.app import app
+from lrkv_plan.latency.crossover import Crossing, Lead, compare
+from lrkv_plan.loader import load_hardware, load_model
 from lrkv_plan.report.screen import draw
+from lrkv_plan.report.screens.crossover import CrossoverAnswer, crossover_screen
 from lrkv_plan.report.tables import Format, Table, render, screen_of
+from lrkv_plan.specs.design import typed_designs
 
 PAIR = "--attention gqa:8 --attention mla:512+64"
 SHOWN = (
@@ -188,3 +193,40 @@ def test_a_roofline_names_what_binds() -> None:
     )
     (line, *_) = lrkv_plan.roofline("deepseek-v3", gpu="h200").explain(0).splitlines()
     assert "B = 241.7 FLOP/B; ridge 989.4 TFLOP/s / 4.80 TB/s = 206.1 FLOP/B" in line
+
+
+def made_up(*crossings: tuple[int, int, int | None, int | None]) -> CrossoverAnswer:
+    """Real steps with changes (place, design from there on, earliest, latest) put among them."""
+    model, gpu = load_model("llama-3.1-8b"), load_hardware("h200")
+    point = {"context_tokens": 8192, "batch_size": 1, "query_tokens": 1, "tp_size": 1}
+    pair = typed_designs(model, ("gqa:8", "mla:512+64"))
+    found = compare(pair, gpu, over="context_tokens", point=point)
+    changes = tuple(
+        Crossing(at=at, faster_before=1 - after, faster_after=after, earliest=early, latest=late)
+        for at, after, early, late in crossings
+    )
+    leads = tuple(
+        Lead(low=low, high=high, faster=faster, least_s=0.0, most_s=1e-3)
+        for low, high, faster in ((1, 1023, 0), (1024, 65_535, 1), (65_536, 131_072, 0))
+    )
+    told = replace(found, crossover=replace(found.crossover, crossings=changes), leads=leads)
+    inputs = {"over": "context_tokens", **point}
+    return CrossoverAnswer(
+        model=model, gpu=gpu, inputs=inputs, labels=("gqa:8", "mla:512+64"), found=told
+    )
+
+
+def test_several_changes_are_said_in_turn() -> None:
+    answer = made_up((1024, 1, 900, 1200), (65_536, 0, 60_000, None))
+    verdict = crossover_screen(answer, None, ()).verdict
+    assert verdict == (
+        "gqa:8 first, mla:512+64 from 1,024 tokens on (900 to 1,200) then gqa:8 from 65,536 tokens "
+        "on (60,000 at the earliest, or never), for one sequence on one H200.",
+        "By at most, in turn: gqa:8 1.0 ms, mla:512+64 1.0 ms and gqa:8 1.0 ms. At 128k tokens: "
+        "mla:512+64 by 2.4 ms, 27 %.",
+    )
+
+
+def test_a_change_that_the_bands_allow_never_to_come_says_so() -> None:
+    said = crossover_screen(made_up((65_536, 1, 1, None)), None, ()).verdict[0]
+    assert "from 65,536 tokens on (or never), for one" in said
