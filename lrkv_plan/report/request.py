@@ -62,7 +62,8 @@ class ReportRequest:
 
     ``model_text``, ``gpu_text`` and ``options`` are what a person typed, for the command lines;
     ``options`` holds only options that were given, by flag. ``is_layout_stated`` keeps the
-    deployment's tensor-parallel size instead of choosing one.
+    deployment's tensor-parallel size instead of choosing one. ``designs`` are compared beside those
+    of every family.
     """
 
     model: ModelSpec
@@ -72,6 +73,7 @@ class ReportRequest:
     options: Mapping[str, str] = field(default_factory=dict)
     budget: str | None = None
     batch_size: int | None = None
+    designs: Sequence[NamedDesign] = ()
     target: LatencyTarget = field(default_factory=LatencyTarget)
     is_layout_stated: bool = False
 
@@ -247,6 +249,7 @@ def settle(request: ReportRequest) -> Settled:
         plan = make_plan(
             model, deployment, budget=request.budget, batch_size=request.batch_size,
             target=request.target, is_layout_stated=request.is_layout_stated,
+            designs=request.designs,
         )  # fmt: skip
     except PlanError as error:
         refused = str(error)
@@ -255,7 +258,7 @@ def settle(request: ReportRequest) -> Settled:
         deployment = replace(deployment, parallel=plan.parallel, n_gpus=n_gpus)
     budget = own_budget(model) if request.budget is None else request.budget
     ceiling = _ceiling(model, deployment, budget)
-    designs, not_run = _designs(model, deployment, ceiling)
+    designs, not_run = _designs(model, deployment, ceiling, request.designs)
     if not designs:
         raise PlacementError(f"{model.name}: no design can run: {not_run[0]}")
     return Settled(
@@ -296,11 +299,14 @@ def _ceiling(model: ModelSpec, deployment: Deployment, budget: str) -> RankCeili
 
 
 def _designs(
-    model: ModelSpec, deployment: Deployment, ceiling: RankCeiling | None
+    model: ModelSpec,
+    deployment: Deployment,
+    ceiling: RankCeiling | None,
+    extra: Sequence[NamedDesign],
 ) -> tuple[tuple[ShownDesign, ...], tuple[str, ...]]:
     """Designs that can run, and the others with their reasons."""
     limit = None if ceiling is None else ceiling.budget_bytes_per_token_per_gpu
-    named = compared_designs(model, deployment, limit)
+    named = compared_designs(model, deployment, limit, extra)
     own = design_label(model)
     tp_size, kv_dtype = deployment.parallel.tp_size, deployment.settings.kv_dtype
     shown, refused = [], []
