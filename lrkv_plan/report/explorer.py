@@ -15,18 +15,26 @@ from lrkv_plan.attention.registry import all_families
 from lrkv_plan.report.provenance import (
     Chip,
     bytes_chip,
-    kernel_chip,
-    rest_of_step_chip,
-    strength,
+    chips_by_term,
+    step_chips,
     users_chip,
 )
+from lrkv_plan.report.screen import (
+    milliseconds,
+    short_bytes,
+    short_percent,
+    short_tokens,
+    significant,
+    with_band,
+)
+from lrkv_plan.report.screens.words import gpu_words, tokens
 from lrkv_plan.report.series.cache_vs_rank import widest_rank
 from lrkv_plan.report.series.capacity import default_contexts
 from lrkv_plan.report.tables import count
-from lrkv_plan.report.views.time import milliseconds
 from lrkv_plan.serving.engine import engine_record
 from lrkv_plan.serving.explore import (
     Explored,
+    ExploredStep,
     designs_at_own_cache,
     explored_caches,
     explored_capacities,
@@ -44,10 +52,8 @@ from lrkv_plan.specs.design import (
     swap_attention,
     with_size,
 )
-from lrkv_plan.units import format_bytes
 
 if TYPE_CHECKING:
-    from lrkv_plan.latency.step import StepModel
     from lrkv_plan.report.request import Settled
     from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.specs.model import ModelSpec
@@ -197,14 +203,14 @@ def slider_grid(settled: Settled) -> SliderGrid:
     axes = (
         _axis(
             "rank", "LRKV rank per head", "rank", ranks,
-            aligned or next((rank for rank in ranks if rank), 0),  # rank 0 is no LRKV
+            aligned or next((rank for rank in ranks if rank), 0), count,  # rank 0 is no LRKV
         ),
         _axis(
             "context_tokens", "Context per user", "context", contexts, settled.context_tokens,
-            unit="tokens",
+            tokens, short_tokens,
         ),
-        _axis("batch_size", "Users decoded together", "batch", batches, settled.batch_size),
-        _axis("kv_dtype", "Cache format", "kv", formats, settled.kv_dtype),
+        _axis("batch_size", "Users decoded together", "batch", batches, settled.batch_size, count),
+        _axis("kv_dtype", "Cache format", "kv", formats, settled.kv_dtype, str),
     )  # fmt: skip
     return SliderGrid(
         axes=axes,
@@ -219,20 +225,19 @@ def slider_grid(settled: Settled) -> SliderGrid:
 
 
 def _axis(
-    key: str, label: str, fragment: str, values: Sequence[Any], start: Any, *, unit: str = ""
+    key: str,
+    label: str,
+    fragment: str,
+    values: Sequence[Any],
+    start: Any,
+    text: Callable[[Any], str],
+    tick: Callable[[Any], str] | None = None,
 ) -> GridAxis:
-    texts = [value if isinstance(value, str) else count(value) for value in values]
     return GridAxis(
         key=key, label=label, fragment=fragment, values=tuple(values),
-        texts=tuple(f"{text} {unit}".strip() for text in texts),
-        ticks=tuple(map(_tick, values)), start=values.index(start),
+        texts=tuple(map(text, values)), ticks=tuple(map(tick or text, values)),
+        start=values.index(start),
     )  # fmt: skip
-
-
-def _tick(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value // 1024:,}k" if value and value % 1024 == 0 else count(value)
 
 
 def _ranks(settled: Settled) -> list[int]:
@@ -391,7 +396,7 @@ def _design(
     found = {key: _joined(one[key] for one in computed) for key in computed[0]}
     steps, rows, batches = found["step"], found["capacity"], _batches(settled)
     for_all = settled.deployment.n_replicas * settled.deployment.parallel.dp_size > 1
-    basis = found["model"].each(lambda step: _basis(chips, step))
+    basis = _bases(chips, found["model"], steps, cells)
     marks = [chip.mark for chip in chips]
     names = Explored(values=line.names * len(computed))
     return GridDesign(
@@ -403,9 +408,9 @@ def _design(
         name=_measure("attention", "Design", alone, names, str),
         measures=(
             _measure(
-                "bytes_per_token_per_gpu", "Cache a token", alone, found["token"], _kibibytes
+                "bytes_per_token_per_gpu", "Cache a token", alone, found["token"], short_bytes
             ),
-            _measure("cache_bytes_per_gpu", "Cache per GPU", whole, found["cache"], format_bytes),
+            _measure("cache_bytes_per_gpu", "Cache per GPU", whole, found["cache"], short_bytes),
             _measure(
                 "max_sequences", "Users on a replica" if for_all else "Users that fit", held,
                 rows.each(lambda row: row.max_sequences), count,
@@ -418,7 +423,13 @@ def _design(
             _measure("step_band", "Band (ms)", whole, steps.each(_band), str),
             _measure("low_s", "", whole, steps.each(lambda s: s.low_s)),
             _measure("high_s", "", whole, steps.each(lambda s: s.high_s)),
-            _measure("time_basis", "", alone, basis, lambda n: marks[n]),
+            _measure("time_basis", "", whole, basis, lambda n: marks[n]),
+            _measure(
+                "foundations", "", alone,
+                found["model"].each(
+                    lambda model: [chips.setdefault(one, len(chips)) for one in step_chips(model)]
+                ),
+            ),
             _measure("kv_params_ratio", "K/V weights of MHA", alone, found["weights"], _share),
             _measure("arithmetic_ratio", "Work of MHA", held, found["work"], _times),
             _measure(
@@ -432,34 +443,30 @@ def _design(
     )  # fmt: skip
 
 
-def _band(step: Any) -> str:
-    return f"{milliseconds(step.low_s)} to {milliseconds(step.high_s)}"
-
-
-def _kibibytes(n_bytes: Any) -> str:
-    return f"{_three(n_bytes / 1024)} KiB"
+def _band(step: ExploredStep) -> str:
+    """The ends as screens write them beside the time."""
+    return with_band(step.step_s, step.low_s, step.high_s).partition("(")[2].rstrip(")")
 
 
 def _share(ratio: Any) -> str:
-    return "-" if ratio is None else f"{_three(100 * ratio)} %"
+    return "-" if ratio is None else short_percent(ratio)
 
 
 def _times(ratio: Any) -> str:
-    return "-" if ratio is None else f"{_three(ratio)}x"
+    return "-" if ratio is None else f"{significant(ratio)}x"
 
 
-def _three(value: Any) -> str:
-    """Three significant digits, or all that stand before the point."""
-    number = float(value)
-    return f"{number:,.0f}" if number >= 99.95 or number == 0 else f"{number:#.3g}"
-
-
-def _basis(chips: dict[Chip, int], step: StepModel) -> int:
-    """The chip of the kernel that is known least; those of all its kernels are kept."""
-    of_step = [kernel_chip(kernel) for kernel in step.kernels] or [rest_of_step_chip(step)]
-    for chip in of_step:
-        chips.setdefault(chip, len(chips))
-    return chips[max(of_step, key=lambda chip: strength(chip.word))]
+def _bases(chips: dict[Chip, int], models: Explored, steps: Explored, per_model: int) -> Explored:
+    """The chip of each step's deciding term; new ones are added to ``chips``."""
+    if models.refused is not None or steps.refused is not None:
+        return Explored(refused=models.refused or steps.refused)
+    found = []
+    for n, model in enumerate(models.values):
+        of_terms = chips_by_term(model)
+        for step in steps.values[n * per_model : (n + 1) * per_model]:
+            chip = of_terms.get(step.rests_on, of_terms["weights"])
+            found.append(chips.setdefault(chip, len(chips)))
+    return Explored(values=tuple(found))
 
 
 def _joined(parts: Iterable[Explored]) -> Explored:
@@ -525,14 +532,12 @@ def _compared(designs: Sequence[GridDesign], name: str) -> int | None:
 def _gpus(settled: Settled) -> str:
     n_gpus = settled.deployment.n_replicas * settled.deployment.parallel.n_gpus
     shared = "" if settled.tp_size == 1 else f" at TP {settled.tp_size}"
-    return f"{'one' if n_gpus == 1 else f'{n_gpus:,} x'} {settled.gpu.title}{shared}"
+    return f"{gpu_words(settled.gpu.name, settled.gpu.title, n_gpus)}{shared}"
 
 
 def _chips(settled: Settled) -> Iterator[Chip]:
-    """What numbers rest on beside the attention kernels: the rest of a step, memory, bytes."""
+    """What users and bytes rest on."""
     model, deployment = settled.request.model, settled.deployment
-    for step in explored_step_models([model], deployment, settled.request.target).values:
-        yield rest_of_step_chip(step)
     here = [settled.context_tokens]
     for row in explored_capacities([model], here, deployment).values:
         if row.budget is not None:

@@ -6,18 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lrkv_plan.units import format_bytes
+from lrkv_plan.latency.basis import STRONGEST_FIRST, evidence
+from lrkv_plan.report.screen import GLYPHS, short_bytes
 
 if TYPE_CHECKING:
     from lrkv_plan.latency.kernel import KernelModel
     from lrkv_plan.latency.step import StepModel
     from lrkv_plan.serving.budget import BudgetTerm
 
-# From the strongest to the weakest; a mark repeats the word, for glances.
-MARKS: Mapping[str, str] = {
-    "exact": "■", "measured": "●", "borrowed": "◐", "datasheet": "◐", "assumed": "○",
-}  # fmt: skip
-_WORDS = {"other_shape": "borrowed", "generation": "borrowed"}
+# A mark repeats the word, for glances.
+MARKS: Mapping[str, str] = {"exact": "■", **GLYPHS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +38,7 @@ class Chip:
 
 def kernel_chip(kernel: KernelModel) -> Chip:
     """What the times of an attention kernel rest on."""
-    word = _WORDS.get(kernel.basis, kernel.basis)
+    word = evidence(kernel.basis)
     median, p90 = kernel.held_out_median_error, kernel.held_out_p90_error
     errors = [
         f"{what} {100 * error:.1f} %" for what, error in (("median", median), ("p90", p90)) if error
@@ -54,18 +52,13 @@ def kernel_chip(kernel: KernelModel) -> Chip:
         if errors
         else "Not compared with measurements of this kernel on this GPU.",
         f"Its attention time is taken from {low} to {high} times the prediction.",
-        *(f"{note[0].upper()}{note[1:]}." for note in kernel.notes if note),
+        *_sentences(kernel.notes),
     ]
     name = kernel.kernel.replace("_", " ")
     error = f", {100 * median:.1f} %" if median else ""
     return Chip(
         word=word, label=f"{name} kernel, {kernel.kv_dtype}{error}", lines=tuple(lines)
     )  # fmt: skip
-
-
-def strength(word: str) -> int:
-    """How far down ``MARKS`` a word stands: the larger, the less is known."""
-    return list(MARKS).index(word)
 
 
 def bytes_chip(citations: Iterable[str]) -> Chip:
@@ -93,20 +86,34 @@ def users_chip(engine: str, terms: Sequence[BudgetTerm]) -> Chip:
 def _term_line(term: BudgetTerm) -> str:
     low, high = term.low_bytes, term.high_bytes
     known = low is None or high is None or low == high
-    between = "" if known else f" ({format_bytes(low or 0)} to {format_bytes(high or 0)})"
-    return f"{term.name}: {format_bytes(term.n_bytes)}{between}; {term.provenance}."
+    between = "" if known else f" ({short_bytes(low or 0)} to {short_bytes(high or 0)})"
+    return f"{term.name}: {short_bytes(term.n_bytes)}{between}; {term.provenance}."
 
 
-def rest_of_step_chip(step: StepModel) -> Chip:
-    """What a step's time rests on apart from its attention kernels."""
+def step_chips(step: StepModel) -> list[Chip]:
+    """All that a step's time rests on."""
+    others = [chip for term, chip in chips_by_term(step).items() if term != "attention"]
+    return [*dict.fromkeys(map(kernel_chip, step.kernels)), *others]
+
+
+def chips_by_term(step: StepModel) -> dict[str, Chip]:
+    """What each term of a step rests on; of several attention kernels the least known one."""
     of_kernels = {note for kernel in step.kernels for note in kernel.notes}
-    rest = [
-        remark
-        for remark in step.remarks
-        if remark not in of_kernels and not remark.startswith("attention kernel ")
-    ]
-    return Chip(
-        word="assumed",
-        label="weights' pass and overhead",
-        lines=tuple(f"{one[0].upper()}{one[1:].rstrip('.')}." for one in rest),
-    )
+    others = [note for note in step.remarks if note not in of_kernels]
+    assumed = _sentences(note for note in others if note.startswith("assumed: "))
+    found = {
+        "weights": Chip(word="datasheet", label="weights' pass", lines=assumed),
+        "overhead": Chip(word="assumed", label="fixed time of layers and step", lines=assumed),
+    }
+    if step.all_reduce_basis is not None:
+        notes = _sentences(note for note in others if note.startswith("all-reduce"))
+        word = evidence(step.all_reduce_basis)
+        found["all-reduce"] = Chip(word=word, label="all-reduce", lines=notes)
+    kernels = [kernel_chip(kernel) for kernel in step.kernels]
+    if kernels:
+        found["attention"] = max(kernels, key=lambda chip: STRONGEST_FIRST.index(chip.word))
+    return found
+
+
+def _sentences(notes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{one[0].upper()}{one[1:].rstrip('.')}." for one in notes if one)

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from lrkv_plan.report.explorer import GridDesign, SliderGrid
 
 PHRASES: Mapping[str, str] = {
-    "no_user": "no user fits",
-    "one_user": "1 user fits",
-    "users": "{n} users fit",
-    "held": "{where}, {context} each: {own_users} with {own}.",
-    "held_both": "{where}, {context} each: {own_users} with {own}, {n} with {other}.",
+    "no_user": "no user of {context} fits",
+    "one_user": "one user of {context} fits",
+    "users": "{n} users of {context} fit",
+    "held": "{where}: {own_users} with {own}.",
+    "held_both": "{where}: {own_users} with {own}, {n} with {other}.",
     "time": "{step} ms ({band}) {mark} with {name}",
     "alone": "At batch {batch} a step takes {one}.",
     "faster": "At batch {batch} a step takes {one} and {two}: {name} is faster.",
@@ -45,9 +45,10 @@ def _users(grid: SliderGrid, own: GridDesign, other: GridDesign | None, at: Sequ
     phrase = PHRASES[{0: "no_user", 1: "one_user"}.get(n, "users")]
     told = {
         "where": grid.where,
-        "context": grid.axes[1].texts[at[1]],
         "own": _text(own, "attention", at),
-        "own_users": phrase.format(n=_text(own, "total_sequences", at)),
+        "own_users": phrase.format(
+            n=_text(own, "total_sequences", at), context=grid.axes[1].texts[at[1]]
+        ),
     }
     if other is None:
         return PHRASES["held"].format(**told)

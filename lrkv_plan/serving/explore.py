@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.attention.registry import all_families
 from lrkv_plan.errors import PlanError, one_line
+from lrkv_plan.latency.basis import deciding_terms
 from lrkv_plan.latency.step import step_time
 from lrkv_plan.memory.arithmetic import arithmetic_ratio_to_mha
 from lrkv_plan.memory.cache import bytes_per_token, cache_bytes
@@ -51,11 +52,15 @@ class Explored:
 
 @dataclass(frozen=True, kw_only=True)
 class ExploredStep:
-    """A decode step at one point: the prediction and its band. [s]"""
+    """A decode step at one point: the prediction and its band. [s]
+
+    ``rests_on`` is the term of the step that says how well it is known.
+    """
 
     step_s: float
     low_s: float
     high_s: float
+    rests_on: str
 
 
 def explored_token_bytes(models: Sequence[ModelSpec], deployment: Deployment) -> Explored:
@@ -119,9 +124,11 @@ def explored_steps(
         for model in models:
             step = timed_step(model, deployment, target)
             found = step_time(step, at_contexts, at_batches, n_query)
-            times = (found.step_s, found.low_s, found.high_s)
-            each = zip(*(_flat(one, contexts, batches) for one in times), strict=True)
-            yield from (ExploredStep(step_s=s, low_s=low, high_s=high) for s, low, high in each)
+            told = (found.step_s, found.low_s, found.high_s, deciding_terms(step, found))
+            for s, low, high, term in zip(
+                *(_flat(one, contexts, batches) for one in told), strict=True
+            ):
+                yield ExploredStep(step_s=s, low_s=low, high_s=high, rests_on=term)
 
     return _explored(steps)
 

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lrkv_plan.cli.app import app
+from lrkv_plan.report.screen import milliseconds, with_band
 from tests.conftest import ENDINGS, HOSTILE
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -165,7 +166,7 @@ def test_sliders_show_what_the_commands_print(browser: Any, whole_report: Path, 
     opened(browser, whole_report / "index.html", size)
     before = shown(browser, 4)
     assert moved(browser, "rank", 2) == "48"  # 16, 32, 48
-    assert moved(browser, "context_tokens", 1) == "16,384 tokens"
+    assert moved(browser, "context_tokens", 1) == "16k tokens"
     assert moved(browser, "batch_size", 3) == "4"  # 27, 16, 8, 4
     names = ("gqa:8", "mha", "mqa", "mla:512+64", "lrkv:48", "lrkv:48,position=rope_expand")
     users = drawn_values(browser, "plot-users")
@@ -181,7 +182,7 @@ def test_sliders_show_what_the_commands_print(browser: Any, whole_report: Path, 
         assert int(found["max_sequences"][1]) == capacity["max_sequences"]
         assert found["max_sequences"][0] == f"{capacity['max_sequences']:,}"
         assert float(found["step_s"][1]) == step["step_s"]
-        assert found["step_s"][0] == f"{1e3 * step['step_s']:.4g}"
+        assert found["step_s"][0] == milliseconds(step["step_s"])
         assert name_of(browser, design) == name
         if design < 5:  # the last line is under the one before it, and not drawn
             assert users[name] == found["max_sequences"][0]
@@ -198,8 +199,8 @@ def test_the_verdict_and_the_command_follow_the_sliders(browser: Any, whole_repo
     (other,) = answer("capacity", "llama-3.1-8b", "--gpu", "h200", *place)
     (own,) = answer("capacity", "llama-3.1-8b", "--gpu", "h200", *place[2:])
     assert text_of(browser, "verdict-users") == (
-        "llama-3.1-8b on one NVIDIA H200 SXM 141 GB, 16,384 tokens each: "
-        f"{own['total_sequences']} users fit with gqa:8, {other['total_sequences']} with lrkv:32."
+        f"llama-3.1-8b on one H200: {own['total_sequences']} users of 16k tokens fit with gqa:8, "
+        f"{other['total_sequences']} with lrkv:32."
     )
     command = text_of(browser, "command").split()
     assert command[0] == "lrkv-plan"
@@ -272,8 +273,8 @@ def test_times_can_be_drawn_against_the_batch(browser: Any, whole_report: Path) 
     moved(browser, "batch_size", 1)
     place = ("--attention", "mqa", "--context-tokens", "8192", "--batch-size", "16")
     (step,) = answer("step-time", "llama-3.1-8b", "--gpu", "h200", *place)
-    assert drawn_values(browser, "plot-steps")["mqa"] == f"{1e3 * step['step_s']:.4g} ms"
-    assert "against the batch, at 8,192 tokens" in text_of(browser, "steps-along")
+    assert drawn_values(browser, "plot-steps")["mqa"] == f"{milliseconds(step['step_s'])} ms"
+    assert "against the batch, at 8k tokens" in text_of(browser, "steps-along")
 
 
 def test_lines_can_be_hidden_and_shown(browser: Any, whole_report: Path) -> None:
@@ -313,7 +314,7 @@ def test_an_address_that_is_no_point_of_the_page_is_said(browser: Any, whole_rep
     opened_at(browser, whole_report / "index.html", "rank=17&context=16384&equal=2&x=%3Cb%3E")
     assert text_of(browser, "told") == "Not a point of this page: rank=17, equal=2, x=<b>."
     assert text_of(browser, "shown-rank") == "16"
-    assert text_of(browser, "shown-context_tokens") == "16,384 tokens"
+    assert text_of(browser, "shown-context_tokens") == "16k tokens"
     opened_at(browser, whole_report / "index.html", "cache")  # a place of the page
     assert text_of(browser, "told") == ""
 
@@ -361,7 +362,13 @@ def test_a_mark_opens_what_its_number_rests_on(browser: Any, whole_report: Path)
     assert chip.get_attribute("open") is not None
     assert "no public measurement of an LRKV kernel" in chip.text
     own = browser.find_element("css selector", "td[data-design='0'][data-key=step_s] .mark")
-    assert own.accessible_name == "● measured: grouped kernel, bf16, 2.0 %"
+    assert own.accessible_name == "◐ datasheet: weights' pass"
+    chips = browser.find_element("class name", "chips")
+    assert "measured: grouped kernel, bf16, 2.0 %" in chips.text
+    assert "fp8" not in chips.text  # no number on this page rests on it now
+    browser.find_element("css selector", "input[name=kv_dtype][value='1']").click()
+    assert "measured: grouped kernel, fp8, 2.4 %" in chips.text
+    assert "bf16" not in chips.text.partition("memory left")[0]
 
 
 def test_no_control_is_dead(browser: Any, whole_report: Path) -> None:
@@ -393,16 +400,16 @@ def test_a_click_on_a_curve_moves_its_slider(browser: Any, whole_report: Path) -
     plot = browser.find_element("css selector", "#plot-users svg")
     action = webdriver.ActionChains(browser)
     action.move_to_element_with_offset(plot, plot.size["width"] // 2 - 15, 0).click().perform()
-    assert text_of(browser, "shown-context_tokens") == "131,072 tokens"
+    assert text_of(browser, "shown-context_tokens") == "128k tokens"
 
 
 def test_a_slider_tells_assistive_technology_its_value(browser: Any, whole_report: Path) -> None:
     opened(browser, whole_report / "index.html", "desktop")
     slider = browser.find_element("id", "slider-context_tokens")
     assert slider.accessible_name == "Context per user"
-    assert slider.get_attribute("aria-valuetext") == "8,192 tokens"
+    assert slider.get_attribute("aria-valuetext") == "8k tokens"
     moved(browser, "context_tokens", 1)
-    assert slider.get_attribute("aria-valuetext") == "16,384 tokens"
+    assert slider.get_attribute("aria-valuetext") == "16k tokens"
     picture = browser.find_element("css selector", "#plot-users svg")
     assert picture.accessible_name.startswith("Users that fit: ")
 
@@ -416,7 +423,8 @@ def test_the_first_view_is_the_plan(browser: Any, whole_report: Path) -> None:
         found, row = shown(browser, design), plan[name]
         assert int(found["max_sequences"][1]) == row["max_sequences"]
         assert float(found["step_s"][1]) == row["step_s"]
-        assert found["step_band"][0] == row["tpot_band"]
+        printed = with_band(row["tpot_s"], row["tpot_low_s"], row["tpot_high_s"])
+        assert f"{found['step_s'][0]} ({found['step_band'][0]})" == printed
 
 
 def test_a_page_without_script_has_every_table(browser: Any, whole_report: Path) -> None:

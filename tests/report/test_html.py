@@ -112,9 +112,10 @@ def test_a_name_in_the_data_cannot_end_its_block() -> None:
 
     keys = ("total_sequences", "step_s", "step_band", "low_s", "high_s", "batch_fits")
     chips = Measure(key="time_basis", title="", strides=(0, 0, 0, 0), values=(0,), texts=("●",))
+    rest = Measure(key="foundations", title="", strides=(0, 0, 0, 0), values=([0],))
     design = GridDesign(
         role=ENDINGS, line="own", style=0, sets=("planned",), is_covered=False,
-        name=measure("attention"), measures=(*map(measure, keys), chips),
+        name=measure("attention"), measures=(*map(measure, keys), chips, rest),
     )  # fmt: skip
     told = document("c")
     text = to_html(

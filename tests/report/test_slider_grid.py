@@ -15,6 +15,7 @@ from lrkv_plan.questions.arguments import deployment_of
 from lrkv_plan.report.explorer import GridDesign, Measure, SliderGrid, slider_grid
 from lrkv_plan.report.html import start_command
 from lrkv_plan.report.request import ReportRequest, settle
+from lrkv_plan.report.screen import with_band
 from lrkv_plan.report.verdict import verdict
 from lrkv_plan.serving.load import LatencyTarget
 from lrkv_plan.specs.design import typed_designs
@@ -54,7 +55,7 @@ def test_axes_start_at_the_reports_own_point(grid: SliderGrid) -> None:
     rank, context, batch, kv_dtype = grid.axes
     keys = ["rank", "context_tokens", "batch_size", "kv_dtype"]
     assert [axis.key for axis in grid.axes] == keys
-    assert context.texts[context.start] == "8,192 tokens"
+    assert context.texts[context.start] == "8k tokens"
     assert context.ticks[context.start] == "8k"
     assert rank.values[0] == 0
     assert rank.values[-1] == 64  # the head width of this model
@@ -91,9 +92,9 @@ def test_values_are_what_the_commands_print(grid: SliderGrid, at: At) -> None:
         (step,) = lrkv_plan.step_time(MODEL, gpu=GPU, **place, batch_size=batch).rows
         told = [(value(design, key, at)[0], step[key]) for key in ("step_s", "low_s", "high_s")]
         assert all(shown == printed for shown, printed in told), told
-        assert value(design, "step_s", at)[1] == f"{1e3 * step['step_s']:.4g}"
-        band = f"{1e3 * step['low_s']:.4g} to {1e3 * step['high_s']:.4g}"
-        assert value(design, "step_band", at)[1] == band
+        times = (value(design, key, at)[1] for key in ("step_s", "step_band"))
+        printed = with_band(step["step_s"], step["low_s"], step["high_s"])
+        assert "{} ({})".format(*times) == printed
         (params,) = lrkv_plan.params(MODEL, attention=name).rows
         assert float(value(design, "kv_params_ratio", at)[0]) == params["ratio_to_mha"]
 
@@ -175,8 +176,8 @@ def test_the_verdict_says_who_holds_more_and_who_is_faster(grid: SliderGrid) -> 
     rows = lrkv_plan.capacity(MODEL, attention=["gqa:8", "lrkv:16"], **place).rows
     own, other = (row["total_sequences"] for row in rows)
     assert users == (
-        f"{MODEL} on one NVIDIA H100 SXM5 80 GB, 8,192 tokens each: "
-        f"{own:,} users fit with gqa:8, {other:,} with lrkv:16."
+        f"{MODEL} on one H100 SXM: {own:,} users of 8k tokens fit with gqa:8, "
+        f"{other:,} with lrkv:16."
     )
     assert times.startswith("At batch 32 a step takes ")
     assert times.endswith(": too close to call.")
@@ -213,9 +214,9 @@ def test_the_verdict_is_never_surer_than_the_bands(grid: SliderGrid) -> None:
     neither = _changed(_changed(own, lrkv, batch_fits=False), 0, batch_fits=False)
     assert verdict(neither, grid.start, "planned")[1] == "Batch 32 does not fit."
     none = verdict(_changed(grid, 0, total_sequences=0), grid.start, "planned")[0]
-    assert ": no user fits with gqa:8, " in none
+    assert ": no user of 8k tokens fits with gqa:8, " in none
     one = verdict(_changed(grid, 0, total_sequences=1), grid.start, "planned")[0]
-    assert ": 1 user fits with gqa:8, " in one
+    assert ": one user of 8k tokens fits with gqa:8, " in one
 
 
 def test_the_command_plans_the_point(grid: SliderGrid) -> None:
@@ -225,17 +226,34 @@ def test_the_command_plans_the_point(grid: SliderGrid) -> None:
     )
 
 
-def test_chips_say_how_well_each_number_is_known(grid: SliderGrid) -> None:
-    def chip_of(design: GridDesign) -> Any:
-        return grid.chips[value(design, "time_basis", grid.start)[0]]
+def test_marks_are_those_of_plan(grid: SliderGrid) -> None:
+    for at in (grid.start, (1, 0, 0, 0), (1, 7, 3, 0)):
+        _, context, batch, _ = (axis.values[i] for axis, i in zip(grid.axes, at, strict=True))
+        rows = lrkv_plan.plan(
+            MODEL, gpu=GPU, tp_size=1, context_tokens=context, batch_size=batch, attention="lrkv:16"
+        ).rows
+        bases = {row["attention"]: row["time_basis"] for row in rows}
+        compared = 0
+        for design in grid.designs:
+            name = value(design, "attention", at)[0]
+            if bases.get(name) is not None:
+                chip, mark = value(design, "time_basis", at)
+                assert grid.chips[chip].word == bases[name], (name, at)
+                assert mark == grid.chips[chip].mark
+                compared += 1
+        assert compared >= 4
 
-    own, lrkv = grid.designs[0], grid.designs[grid.compared["planned"] or 0]
-    assert (chip_of(own).word, chip_of(own).mark) == ("measured", "●")
-    assert (chip_of(lrkv).word, chip_of(lrkv).mark) == ("assumed", "○")
-    assert any("no public measurement of an LRKV kernel" in line for line in chip_of(lrkv).lines)
+
+def test_chips_say_how_well_each_number_is_known(grid: SliderGrid) -> None:
+    words = {(chip.word, chip.label): chip for chip in grid.chips}
+    kernel = words["assumed", "low rank kernel, bf16"]
+    assert any("no public measurement of an LRKV kernel" in line for line in kernel.lines)
+    assert ("datasheet", "weights' pass") in words
+    assert ("assumed", "fixed time of layers and step") in words
     assert [chip.word for chip in grid.chips if "cache_bytes_per_gpu" in chip.columns] == ["exact"]
     (memory,) = (chip for chip in grid.chips if "total_sequences" in chip.columns)
-    assert any(line.startswith("weights: -2.302 GiB") for line in memory.lines)
+    # 1,235,814,400 parameters of 2 bytes
+    assert any(line.startswith("weights: -2.30 GiB") for line in memory.lines)
 
 
 def test_a_model_without_weights_still_has_its_cache() -> None:

@@ -46,8 +46,8 @@
     }
     const phrase = n === 0 ? "no_user" : n === 1 ? "one_user" : "users";
     const words = {
-      where: grid.where, context: grid.axes[CONTEXT].texts[at[CONTEXT]], own: text(own, "attention", at),
-      own_users: said(phrase, { n: text(own, "total_sequences", at) }),
+      where: grid.where, own: text(own, "attention", at),
+      own_users: said(phrase, { n: text(own, "total_sequences", at), context: grid.axes[CONTEXT].texts[at[CONTEXT]] }),
     };
     if (other === null) return said("held", words);
     words.n = text(other, "total_sequences", at);
@@ -372,7 +372,9 @@
       named(byId("name-" + row), text(design, "attention", at));
     });
     const used = new Set();
-    grid.designs.forEach(function (design) { if (inSet(design)) used.add(value(design, "time_basis", at)); });
+    grid.designs.forEach(function (design) {
+      if (inSet(design)) (value(design, "foundations", at) || []).forEach(function (n) { used.add(n); });
+    });
     ofTimes.forEach(function (n) { byId("chip-" + n).hidden = !used.has(n); });
     cells.forEach(function (cell) {
       const design = grid.designs[Number(cell.dataset.design)], key = cell.dataset.key;
@@ -405,8 +407,8 @@
   const sliders = all("input[data-axis]"), cells = all("td[data-design]");
   const ofTimes = new Set();  // chips of some point's times; shown where a design rests on them
   grid.designs.forEach(function (design) {
-    const measure = design.measures.time_basis;
-    if (measure.column !== null) grid.columns[measure.column].values.forEach(function (n) { ofTimes.add(n); });
+    const column = design.measures.foundations.column;
+    if (column !== null) grid.columns[column].values.flat().forEach(function (n) { ofTimes.add(n); });
   });
   sliders.forEach(function (slider) {
     slider.addEventListener("input", function () {
