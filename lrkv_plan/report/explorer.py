@@ -396,6 +396,9 @@ def _design(
     found = {key: _joined(one[key] for one in computed) for key in computed[0]}
     steps, rows, batches = found["step"], found["capacity"], _batches(settled)
     for_all = settled.deployment.n_replicas * settled.deployment.parallel.dp_size > 1
+    foundations = found["model"].each(
+        lambda model: [chips.setdefault(one, len(chips)) for one in step_chips(model)]
+    )
     basis = _bases(chips, found["model"], steps, cells)
     marks = [chip.mark for chip in chips]
     names = Explored(values=line.names * len(computed))
@@ -424,12 +427,7 @@ def _design(
             _measure("low_s", "", whole, steps.each(lambda s: s.low_s)),
             _measure("high_s", "", whole, steps.each(lambda s: s.high_s)),
             _measure("time_basis", "", whole, basis, lambda n: marks[n]),
-            _measure(
-                "foundations", "", alone,
-                found["model"].each(
-                    lambda model: [chips.setdefault(one, len(chips)) for one in step_chips(model)]
-                ),
-            ),
+            _measure("foundations", "", alone, foundations),
             _measure("kv_params_ratio", "K/V weights of MHA", alone, found["weights"], _share),
             _measure("arithmetic_ratio", "Work of MHA", held, found["work"], _times),
             _measure(

@@ -22,7 +22,8 @@ PHRASES: Mapping[str, str] = {
     "faster": "At batch {batch} a step takes {one} and {two}: {name} is faster.",
     "close": "At batch {batch} a step takes {one} and {two}: too close to call.",
     "only": "At batch {batch} a step takes {one}; {name} does not hold that batch.",
-    "neither": "Batch {batch} does not fit.",
+    "not": "Batch {batch} does not fit.",
+    "neither": "Batch {batch} fits with neither {own} nor {other}.",
     "refused": "No step time: {reason}",
     "unknown": "{where}: how many users fit is not known.",
 }
@@ -66,8 +67,11 @@ def _times(grid: SliderGrid, own: GridDesign, other: GridDesign | None, at: Sequ
                 return PHRASES["refused"].format(reason=reason)
     fitting = [one for one in both if _value(one, "batch_fits", at)]
     timed = [_time(one, at) for one in fitting]
+    if not fitting and other is None:
+        return PHRASES["not"].format(batch=batch)
     if not fitting:
-        return PHRASES["neither"].format(batch=batch)
+        names = {"own": _text(own, "attention", at), "other": _text(both[0], "attention", at)}
+        return PHRASES["neither"].format(batch=batch, **names)
     if len(both) == 1:
         return PHRASES["alone"].format(batch=batch, one=timed[0])
     if len(fitting) == 1:

@@ -212,7 +212,10 @@ def test_the_verdict_is_never_surer_than_the_bands(grid: SliderGrid) -> None:
     assert absent.endswith("; lrkv:16 does not hold that batch.")
     assert "with lrkv:16" not in absent
     neither = _changed(_changed(own, lrkv, batch_fits=False), 0, batch_fits=False)
-    assert verdict(neither, grid.start, "planned")[1] == "Batch 32 does not fit."
+    assert (
+        verdict(neither, grid.start, "planned")[1]
+        == "Batch 32 fits with neither gqa:8 nor lrkv:16."
+    )
     none = verdict(_changed(grid, 0, total_sequences=0), grid.start, "planned")[0]
     assert ": no user of 8k tokens fits with gqa:8, " in none
     one = verdict(_changed(grid, 0, total_sequences=1), grid.start, "planned")[0]

@@ -70,7 +70,12 @@
     }
     const fitting = both.filter(function (one) { return value(one, "batch_fits", at); });
     const words = { batch: grid.axes[BATCH].texts[at[BATCH]] };
-    if (fitting.length === 0) return said("neither", words);
+    if (fitting.length === 0 && other === null) return said("not", words);
+    if (fitting.length === 0) {
+      words.own = text(own, "attention", at);
+      words.other = text(other, "attention", at);
+      return said("neither", words);
+    }
     words.one = timeOf(fitting[0], at);
     if (both.length === 1) return said("alone", words);
     if (fitting.length === 1) {
@@ -215,6 +220,7 @@
     const svg = document.createElementNS(SVG, "svg");
     svg.setAttribute("viewBox", "0 0 " + width + " " + height);
     svg.setAttribute("role", "img");
+    svg.setAttribute("class", "moving");
     place.replaceChildren(svg);
     if (heights.length === 0) {
       drawn(svg, "text", { x: left, y: height / 2, class: "tick" }, "Nothing to draw at this point.");
@@ -402,6 +408,7 @@
       place.append(part);
     });
   }
+  byId("steps-note").textContent = "; ribbons are bands, hatched where the batch does not fit";
   function changed() { tell(""); write(); show(); }
 
   const sliders = all("input[data-axis]"), cells = all("td[data-design]");
