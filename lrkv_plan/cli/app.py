@@ -32,6 +32,7 @@ COMMANDS = {
     "budget.",
     "report": "A report to hand over: index.html, report.md, tables as CSV, pictures as SVG and "
     "PNG.",
+    "explore": "Users and step times as curves that move with sliders, in the browser.",
     "calibrate": "Measure decode calls, fit the kernel model to them, and judge it.",
     "plot": "Draw a picture (--output FILE.png, .svg or .pdf), or give its series (--format json).",
     "models": "List the shipped models, show one, or import a Hugging Face config.json.",

@@ -44,6 +44,7 @@ from lrkv_plan.serving.explore import (
     explored_weights,
     explored_work,
 )
+from lrkv_plan.serving.load import timed_unpadded
 from lrkv_plan.serving.plan import AS_ASKED, ComparedDesign, compared_designs
 from lrkv_plan.specs.design import (
     design_label,
@@ -190,6 +191,9 @@ def slider_grid(settled: Settled) -> SliderGrid:
     }
     formats = _usable(computed)
     kept, remarks = _kept(lines, [computed[one] for one in formats])
+    remarks += filter(
+        None, (timed_unpadded(one, deployment) for n in kept for one in lines[n].models)
+    )
     chips: dict[Chip, int] = {}
     shape = (len(contexts), len(batches))
     designs = [
@@ -552,5 +556,5 @@ def _command(settled: Settled) -> str:
     options = {f: text for f, text in request.options.items() if f not in _OF_A_POINT}
     gpus = () if n_gpus is None else ("--n-gpus", str(n_gpus))
     return replace(request, options=options).command(
-        "plan", "--tp-size", str(settled.tp_size), *gpus, designs=request.designs
+        "plan", "--tp-size", str(settled.tp_size), *gpus
     )

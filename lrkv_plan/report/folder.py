@@ -169,6 +169,11 @@ def report_files(
     return files
 
 
+def explorer_page(document: Document) -> bytes:
+    """The page of a document without parts: its sliders."""
+    return to_html(document, explorer_pictures(document)).encode()
+
+
 def explorer_pictures(document: Document) -> dict[str, bytes]:
     """The curves at the sliders' first position, for a page without its script."""
     if document.grid is None:

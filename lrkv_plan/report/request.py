@@ -34,6 +34,7 @@ _PLAN = (
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     "plan": _PLAN,
     "report": _PLAN,
+    "explore": _PLAN,
     "cache": ("--kv-dtype",),
     "rank": ("--kv-dtype", "--align"),
     "params": (),
@@ -53,6 +54,7 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     "plot step-stack": ("--kv-dtype", "--weight-dtype", "--weights"),
     "plot crossover-map": ("--kv-dtype", "--weight-dtype", "--weights"),
 }  # fmt: skip
+_COMPARES_ALL = ("plan", "report", "explore")  # they take designs beside those of every family
 _WITHOUT_GPU = ("cache", "rank", "params", "shard", "plot cache-vs-rank")
 
 
@@ -92,7 +94,8 @@ class ReportRequest:
         given = [part for flag in (*_KNOWN[name], "--spec-dir") if flag in self.options
                  and flag not in extra for part in (flag, self.options[flag])]  # fmt: skip
         gpu = [] if name in _WITHOUT_GPU else ["--gpu", self.gpu_text]
-        swaps = [part for text, _ in designs for part in ("--attention", text)]
+        named = self.designs if name in _COMPARES_ALL and not designs else designs
+        swaps = [part for text, _ in named for part in ("--attention", text)]
         words = ["lrkv-plan", *name.split(), self.model_text, *gpu, *swaps, *extra, *given]
         return shlex.join(words)
 

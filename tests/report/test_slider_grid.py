@@ -125,6 +125,13 @@ def test_designs_at_equal_cache_are_what_rank_gives(grid: SliderGrid) -> None:
             assert value(design, "bytes_per_token_per_gpu", grid.start)[0] <= own
 
 
+def test_a_rank_that_is_stored_wider_is_said(grid: SliderGrid) -> None:
+    # rank 14 is stored as 16: 2 x 16 layers x 2 B x (64 + 32 heads x 16) = 36,864 B for 32,768
+    (remark,) = (one for one in grid.remarks if one.startswith("lrkv:14: "))
+    assert "36,864 B a token" in remark
+    assert "32,768 B" in remark
+
+
 def test_one_design_at_two_sizes_is_one_line(grid: SliderGrid) -> None:
     def styles(line: str) -> set[int]:
         return {one.style for one in grid.designs if one.line == line}
