@@ -46,7 +46,6 @@ def report_request(told: Mapping[str, Any]) -> ReportRequest:
         model, spec, gpu=gpu, context_tokens=context_of(told["context_tokens"], spec),
         tp_size=words.count("tp_size", words.given(tp_size, "1")), **placed,
     )  # fmt: skip
-    timing = (told[n] for n in ("tpot_ms", "speculative_tokens", "accepted_tokens"))
     return ReportRequest(
         model=spec,
         deployment=deployment,
@@ -60,6 +59,8 @@ def report_request(told: Mapping[str, Any]) -> ReportRequest:
         budget=told["budget"],
         batch_size=words.optional(words.count, "batch_size", told["batch_size"]),
         designs=typed_designs(spec, asked_designs(told["attention"])),
-        target=latency_target(*timing, spec_dir),
+        target=latency_target(
+            told["tpot_ms"], told["speculative_tokens"], told["accepted_tokens"], spec_dir
+        ),
         is_layout_stated=tp_size is not None,
     )

@@ -78,7 +78,9 @@ def explored_caches(
     deployment: Deployment,
 ) -> Explored:
     """Cache on one GPU of ``batch`` sequences, per design, context and batch. [bytes]"""
-    place = {"kv_dtype": deployment.settings.kv_dtype, "tp_size": deployment.parallel.tp_size}
+    place: dict[str, Any] = {
+        "kv_dtype": deployment.settings.kv_dtype, "tp_size": deployment.parallel.tp_size,
+    }  # fmt: skip
     at_contexts, at_batches = _grid(contexts, batches)
     return _explored(
         lambda: (
@@ -161,7 +163,9 @@ def designs_at_own_cache(model: ModelSpec, deployment: Deployment) -> list[Compa
     for a budget of 100 % of own. Designs of one size are not here, nor is the model's own.
     """
     backbone, own = first_backbone(model), design_label(model)
-    place = {"tp_size": deployment.parallel.tp_size, "kv_dtype": deployment.settings.kv_dtype}
+    place: dict[str, Any] = {
+        "tp_size": deployment.parallel.tp_size, "kv_dtype": deployment.settings.kv_dtype,
+    }  # fmt: skip
     found: list[ComparedDesign] = []
     for planned in (one for family in all_families() for one in family.planned if one.in_budget):
         try:
