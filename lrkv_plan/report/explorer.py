@@ -119,6 +119,7 @@ class GridDesign:
     is_covered: bool
     name: Measure
     measures: tuple[Measure, ...]
+    remarks: tuple[str, ...] = ()
 
     def measure(self, key: str) -> Measure:
         """The measure of that key."""
@@ -191,9 +192,6 @@ def slider_grid(settled: Settled) -> SliderGrid:
     }
     formats = _usable(computed)
     kept, remarks = _kept(lines, [computed[one] for one in formats])
-    remarks += filter(
-        None, (timed_unpadded(one, deployment) for n in kept for one in lines[n].models)
-    )
     chips: dict[Chip, int] = {}
     shape = (len(contexts), len(batches))
     designs = [
@@ -412,6 +410,9 @@ def _design(
         style=0,
         sets=line.sets,
         is_covered=False,
+        remarks=tuple(
+            filter(None, (timed_unpadded(one, settled.deployment) for one in line.models))
+        ),
         name=_measure("attention", "Design", alone, names, str),
         measures=(
             _measure(

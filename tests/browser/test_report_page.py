@@ -252,9 +252,12 @@ def test_equal_cache_shows_what_rank_gives(browser: Any, whole_report: Path) -> 
     assert text_of(browser, "shown-rank") == "set by the cache"
     rows = {one["attention"] for one in answer(*text_of(browser, "command").split()[1:])}
     assert {row["attention"], row["mla_attention"]} <= rows
+    padded = "lrkv:28: its rows are stored padded to a multiple of 16"
+    assert padded in text_of(browser, "explore")
     browser.find_element("id", "equal").send_keys(" ")
     assert slider.is_enabled()
     assert text_of(browser, "shown-rank") == "16"
+    assert padded not in text_of(browser, "explore")
 
 
 def test_the_cache_format_is_a_slider_too(browser: Any, whole_report: Path) -> None:

@@ -377,6 +377,7 @@
       byId("design-" + row).hidden = !inSet(design);
       named(byId("name-" + row), text(design, "attention", at));
     });
+    all("li[data-of]").forEach(function (one) { one.hidden = !inSet(grid.designs[Number(one.dataset.of)]); });
     const used = new Set();
     grid.designs.forEach(function (design) {
       if (inSet(design)) (value(design, "foundations", at) || []).forEach(function (n) { used.add(n); });
