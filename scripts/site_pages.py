@@ -31,6 +31,7 @@ NOT_RUN = {
     "calibrate run": "torch and the time that it is given",
     "calibrate show": "the folder of a calibration run",
     "calibrate tensor-parallel": "torch, and a process per GPU",
+    "explore": "a browser",
     "inspect": "a folder with safetensors",
     "models import": "a config.json",
     "report": "some seconds, and writes a folder",

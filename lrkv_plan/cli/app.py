@@ -31,6 +31,7 @@ COMMANDS = {
     "audit": "Recompute printed claims; exit 4 if one differs unexplained.",
     "inspect": "Spectra of a checkpoint's keys and values, and ranks per layer.",
     "report": "A report to hand over: a page, markdown, CSV tables, pictures.",
+    "explore": "Users and step times as curves with sliders, in the browser.",
     "calibrate": "Measure decode calls, fit the kernel model to them, and judge it.",
     "plot": "Draw a picture (-o FILE.png, .svg, .pdf) or give its series.",
     "models": "List the shipped models, show, import or start one of your own.",

@@ -460,3 +460,20 @@ GpuHourOption = Annotated[
         "--gpu-hour-usd", metavar="USD", help="Price of one GPU for an hour.", rich_help_panel=PRICE
     ),
 ]
+MoreAttentionOption = Annotated[
+    list[str] | None,
+    typer.Option("--attention", metavar="DESIGN", help="A further design. Repeat for more."),
+]
+PlanBudgetOption = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="BUDGET", help="Cache budget for LRKV, as for plan."),
+]
+ReportBatchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--batch-size",
+        metavar="N",
+        help="Sequences decoded together on each replica. Default: each design's largest in "
+        "the plan, and what all hold elsewhere.",
+    ),
+]

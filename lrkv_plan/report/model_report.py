@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from lrkv_plan.report.figures import Figure
     from lrkv_plan.report.request import ReportRequest
     from lrkv_plan.report.tables import Table
+    from lrkv_plan.schema import Source
     from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.serving.plan import PlanRow
     from lrkv_plan.specs.model import ModelSpec
@@ -512,15 +513,50 @@ def model_document(
         grid=grid,
         grid_refused=grid_refused,
         sections=tuple(sections),
-        sources=(
-            (f"Model {request.model.name}", request.model.source),
-            (f"Hardware {settled.gpu.name}", settled.gpu.source),
-        ),
-        common_remarks=(
-            *request.model.remarks,
-            *(f"left out: {reason}" for reason in settled.refused),
-        ),
+        sources=_sources(settled),
+        common_remarks=_common_remarks(settled),
     )
+
+
+def explorer_document(
+    request: ReportRequest, command: str, progress: Callable[[str], None] = lambda _: None
+) -> Document:
+    """The page with its sliders alone.
+
+    Parameters
+    ----------
+    command : the command line that makes it again.
+    progress : told what is computed.
+
+    Raises
+    ------
+    SpecError, UsageError, PlacementError
+        If the model has no attention layers, or no design can run.
+    """
+    progress("plan")
+    settled = settle(request)
+    progress("sliders")
+    return Document(
+        title=f"{request.model.name} on {settled.gpu.name}",
+        subtitle=_subtitle(settled),
+        command=command,
+        grid=slider_grid(settled),
+        sources=_sources(settled),
+        common_remarks=_common_remarks(settled),
+    )
+
+
+def _sources(settled: Settled) -> tuple[tuple[str, tuple[Source, ...]], ...]:
+    model, gpu = settled.request.model, settled.gpu
+    return (
+        (f"Model {model.name}", tuple(model.source)),
+        (f"Hardware {gpu.name}", tuple(gpu.source)),
+    )
+
+
+def _common_remarks(settled: Settled) -> tuple[str, ...]:
+    refused = (f"left out: {reason}" for reason in settled.refused)
+    return (*settled.request.model.remarks, *refused)
 
 
 def _subtitle(settled: Settled) -> str:
