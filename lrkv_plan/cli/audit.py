@@ -28,7 +28,7 @@ def audit(
         typer.Option(
             "--verdict",
             metavar="VERDICT",
-            help="Only these rows: match, explained, mismatch, not_computable. Repeatable.",
+            help="Only these rows; repeatable. match, explained, mismatch, not_computable.",
         ),
     ] = None,
     schema: Annotated[

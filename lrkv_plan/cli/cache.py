@@ -12,6 +12,7 @@ from lrkv_plan.cli.options import (
     TpSizesOption,
     asks,
 )
+from lrkv_plan.cli.panels import OUTPUT
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +41,9 @@ def cache(
         str | None,
         typer.Option("--encoder-tokens", metavar="T", help="Encoder rows of cross-attention."),
     ] = None,
-    detail: Annotated[bool, typer.Option("--detail", help="One row per cached tensor.")] = False,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="One row per cached tensor.", rich_help_panel=OUTPUT)
+    ] = False,
     spec_dir: SpecDirOption = None,
 ) -> None:
     """Cache bytes per design and context.

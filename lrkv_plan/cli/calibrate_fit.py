@@ -7,6 +7,7 @@ import typer
 
 from lrkv_plan import words
 from lrkv_plan.cli.options import SpecDirOption, writes_table
+from lrkv_plan.cli.panels import OUTPUT
 from lrkv_plan.cli.result_folder import is_folder, result_folder
 from lrkv_plan.report.tables import Table
 
@@ -23,8 +24,8 @@ def fit(
         Path,
         typer.Argument(
             metavar="DIR|SAMPLES.csv",
-            help="What `calibrate run` left, or a table of calls measured elsewhere with the "
-            "columns that `calibrate evaluate` takes (then --gpu says where).",
+            help="What `calibrate run` left, or measured calls. Those have the columns that "
+            "`calibrate evaluate` takes, and --gpu says where they were measured.",
         ),
     ],
     output: Annotated[
@@ -34,7 +35,7 @@ def fit(
             "-o",
             metavar="DIR",
             parser=result_folder,
-            help="Folder for the profile and the report; that of the samples if not given.",
+            help="Folder for the profile and the report. Default: that of the samples.",
         ),
     ] = None,
     gpu: Annotated[
@@ -42,7 +43,7 @@ def fit(
         typer.Option(
             "--gpu",
             metavar="PROFILE",
-            help="Profile whose bandwidth and peaks the fitted shares refer to. Default: the "
+            help="Profile that the fitted shares refer to. Its bandwidth and peaks. Default: the "
             "shipped one of the measured device, or what the run measured.",
         ),
     ] = None,
@@ -57,15 +58,18 @@ def fit(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Overwrite earlier results, and keep a noisy or poor fit, labelled."
+            "--force",
+            help="Overwrite earlier results, and keep a noisy or poor fit, labelled.",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+        bool,
+        typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ] = False,
     spec_dir: SpecDirOption = None,
 ) -> Table:
-    """Fit the kernel model to measured calls and judge it on those that were held out.
+    """Fit the kernel model to measured calls, judge it on others.
 
     Example: lrkv-plan calibrate fit here --max-error 10%
     """
@@ -116,12 +120,12 @@ def show(
         str,
         typer.Argument(
             metavar="DIR|PROFILE",
-            help="A run's folder, or a hardware profile: a YAML file or a shipped name.",
+            help="Folder of a run, or a profile. A YAML file or a shipped name.",
         ),
     ],
     spec_dir: SpecDirOption = None,
 ) -> Table:
-    """Constants, intervals, held-out errors and provenance of a calibration.
+    """Constants, intervals, errors and provenance.
 
     Example: lrkv-plan calibrate show here
     """

@@ -59,7 +59,7 @@ def new(
     ] = None,
     spec_dir: SpecDirOption = None,
 ) -> Table:
-    """A file for a GPU of your own, to fill in: each key with its unit and what it decides.
+    """A commented file for a GPU of your own, to fill in.
 
     Example: lrkv-plan hardware new my-gpu --like h100-sxm -o my-gpu.yaml
     """

@@ -48,7 +48,7 @@ def show(model: ModelArgument, spec_dir: SpecDirOption = None) -> Table:
 @app.command("import")
 @writes_table
 def import_model(model: ModelArgument) -> Table:
-    """Our YAML from a Hugging Face config.json, with what was assumed as remarks.
+    """A config.json as our YAML, with what was assumed as remarks.
 
     Example: lrkv-plan models import ./Qwen3-32B/config.json -o qwen3-32b.yaml
     """
@@ -67,7 +67,7 @@ def new(
     ] = None,
     spec_dir: SpecDirOption = None,
 ) -> Table:
-    """A file for a model of your own, to fill in: each key with its unit and what it decides.
+    """A commented file for a model of your own, to fill in.
 
     Example: lrkv-plan models new my-model --like llama-3.1-8b -o my-model.yaml
     """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lrkv_plan.cli.given import asked
+from lrkv_plan.cli.panels import DEPLOYMENT, OUTPUT, PRICE
 from lrkv_plan.errors import PlanError, RequirementError, UsageError
 from lrkv_plan.report.screen import NARROWEST, WIDTH, wrapped
 from lrkv_plan.report.tables import Format, Table, explained, render, screen_of
@@ -21,10 +22,15 @@ if TYPE_CHECKING:
 
 GpuOption = Annotated[
     str | None,
-    typer.Option("--gpu", metavar="GPU", help="A shipped hardware profile or a YAML file."),
+    typer.Option(
+        "--gpu", metavar="GPU", help="Name or YAML file. `lrkv-plan hardware` lists the names."
+    ),
 ]
 NGpusOption = Annotated[
-    str | None, typer.Option("--n-gpus", metavar="N", help="GPUs in all; replicas fill them.")
+    str | None,
+    typer.Option(
+        "--n-gpus", metavar="N", help="GPUs in all; replicas fill them.", rich_help_panel=DEPLOYMENT
+    ),
 ]
 EngineOption = Annotated[
     str,
@@ -33,24 +39,44 @@ EngineOption = Annotated[
         metavar="NAME[@VERSION]",
         help="ideal, paged, vllm, vllm_v0, vllm_ascend, sglang, tensorrt_llm, llama_cpp, "
         "ik_llama_cpp or one that a package adds; with a version vllm@0.11.0.",
+        rich_help_panel=DEPLOYMENT,
     ),
 ]
 WeightDtypeOption = Annotated[
-    str | None, typer.Option("--weight-dtype", metavar="FORMAT", help="Format of the weights.")
+    str | None,
+    typer.Option(
+        "--weight-dtype",
+        metavar="FORMAT",
+        help="Format of the weights.",
+        rich_help_panel=DEPLOYMENT,
+    ),
 ]
 WeightsOption = Annotated[
     str | None,
-    typer.Option("--weights", metavar="SIZE", help="Weights per GPU as known: '14.99 GiB'."),
+    typer.Option(
+        "--weights",
+        metavar="SIZE",
+        help="Weights per GPU as known: '14.99 GiB'.",
+        rich_help_panel=DEPLOYMENT,
+    ),
 ]
 UtilisationOption = Annotated[
     str | None,
     typer.Option(
-        "--utilisation", metavar="SHARE", help="The engine's memory fraction, by its meaning."
+        "--utilisation",
+        metavar="SHARE",
+        help="The engine's memory fraction, by its meaning.",
+        rich_help_panel=DEPLOYMENT,
     ),
 ]
 KvMemoryOption = Annotated[
     str | None,
-    typer.Option("--kv-memory", metavar="SIZE", help="Cache memory per GPU; no budget then."),
+    typer.Option(
+        "--kv-memory",
+        metavar="SIZE",
+        help="Cache memory per GPU; no budget then.",
+        rich_help_panel=DEPLOYMENT,
+    ),
 ]
 
 
@@ -58,7 +84,7 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A shipped name, a YAML file, a Hugging Face config.json, or a folder that holds one.",
+        help="Name, YAML, config.json or folder. `lrkv-plan models` lists the names.",
     ),
 ]
 ModelsArgument = Annotated[
@@ -74,12 +100,18 @@ AttentionOption = Annotated[
     typer.Option(
         "--attention",
         metavar="DESIGN",
-        help="Swap the design: mha, gqa:8, mqa, mla:512+64, lrkv:55, lrkv:55,groups=2,"
-        "position=rope_expand,key_norm=rms_cached. Repeat for one row each.",
+        help="Swap the design; repeat for one row each. mha, gqa:8, mqa, mla:512+64, lrkv:55, "
+        "lrkv:55,groups=2,position=rope_expand,key_norm=rms_cached.",
     ),
 ]
 KvDtypeOption = Annotated[
-    str, typer.Option("--kv-dtype", metavar="FORMAT", help="Storage format of cached scalars.")
+    str,
+    typer.Option(
+        "--kv-dtype",
+        metavar="FORMAT",
+        help="Storage format of cached scalars.",
+        rich_help_panel=DEPLOYMENT,
+    ),
 ]
 KvDtypesOption = Annotated[
     str,
@@ -91,17 +123,31 @@ TpSizesOption = Annotated[
     str, typer.Option("--tp-size", metavar="P[,P...]", help="GPUs that share the model.")
 ]
 TpSizeOption = Annotated[
-    str, typer.Option("--tp-size", metavar="P", help="GPUs that share the model.")
+    str,
+    typer.Option(
+        "--tp-size", metavar="P", help="GPUs that share the model.", rich_help_panel=DEPLOYMENT
+    ),
 ]
 AlignOption = Annotated[
-    str, typer.Option("--align", metavar="N", help="Multiple that a kernel wants ranks to be.")
+    str,
+    typer.Option(
+        "--align",
+        metavar="N",
+        help="Multiple that a kernel wants ranks to be.",
+        rich_help_panel=DEPLOYMENT,
+    ),
 ]
 NewNameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="What answers call it, such as my-gpu.")
 ]
 SpecDirOption = Annotated[
     Path | None,
-    typer.Option("--spec-dir", help="A folder of YAML files searched before the shipped ones."),
+    typer.Option(
+        "--spec-dir",
+        metavar="DIR",
+        help="A folder of YAML files searched before the shipped ones.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 
 
@@ -114,21 +160,52 @@ class Inputs(str, enum.Enum):
 
 _OUTPUT_PARAMETERS = {
     "output_format": Annotated[
-        Format, typer.Option("--format", "-f", help="table, json, csv or markdown.")
+        Format,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            help="table, json, csv or markdown.",
+            rich_help_panel=OUTPUT,
+        ),
     ],
     "output": Annotated[
-        str, typer.Option("--output", "-o", metavar="PATH", help="Write here; - is stdout.")
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Write here; - is stdout.",
+            rich_help_panel=OUTPUT,
+        ),
     ],
-    "force": Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.")],
-    "no_color": Annotated[bool, typer.Option("--no-color", help="Plain text without colour.")],
-    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")],
+    "force": Annotated[
+        bool,
+        typer.Option("--force", help="Overwrite an existing output file.", rich_help_panel=OUTPUT),
+    ],
+    "no_color": Annotated[
+        bool, typer.Option("--no-color", help="Plain text without colour.", rich_help_panel=OUTPUT)
+    ],
+    "quiet": Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
+    ],
     "explain": Annotated[
         bool,
-        typer.Option("--explain", help="Also the equations with their numbers, and all notes."),
+        typer.Option(
+            "--explain",
+            help="Also the equations with their numbers, and all notes.",
+            rich_help_panel=OUTPUT,
+        ),
     ],
     "inputs": Annotated[
         Inputs | None,
-        typer.Option("--inputs", help="In JSON: short, or full with all constants of the GPU."),
+        typer.Option(
+            "--inputs",
+            metavar="HOW",
+            help="In JSON: short, or full with all constants of the GPU.",
+            rich_help_panel=OUTPUT,
+        ),
     ],
 }
 _OUTPUT_DEFAULTS: dict[str, Any] = {
@@ -286,7 +363,10 @@ def load(argument: str, spec_dir: Path | None = None) -> "ModelSpec":
 
 
 RequiredGpu = Annotated[
-    str, typer.Option("--gpu", metavar="GPU", help="A shipped hardware profile or a YAML file.")
+    str,
+    typer.Option(
+        "--gpu", metavar="GPU", help="Name or YAML file. `lrkv-plan hardware` lists the names."
+    ),
 ]
 ContextOption = Annotated[
     str | None,
@@ -303,25 +383,40 @@ ChosenTpOption = Annotated[
         metavar="P",
         help="GPUs that share the model. Default: of --n-gpus the size that serves most, else the "
         "smallest that fits.",
+        rich_help_panel=DEPLOYMENT,
     ),
 ]
 BatchOption = Annotated[
     str, typer.Option("--batch-size", metavar="N", help="Sequences decoded together.")
 ]
 QueryOption = Annotated[
-    str, typer.Option("--query-tokens", metavar="Q", help="Tokens decoded per sequence.")
+    str,
+    typer.Option(
+        "--query-tokens", metavar="Q", help="Tokens decoded per sequence.", rich_help_panel=PRICE
+    ),
 ]
 TpotOption = Annotated[
     str | None,
     typer.Option("--tpot-ms", metavar="MS", help="Most ms an output token may take."),
 ]
 SpeculativeOption = Annotated[
-    str, typer.Option("--speculative-tokens", metavar="Q", help="Tokens verified per step.")
+    str,
+    typer.Option(
+        "--speculative-tokens", metavar="Q", help="Tokens verified per step.", rich_help_panel=PRICE
+    ),
 ]
 AcceptedOption = Annotated[
-    str, typer.Option("--accepted-tokens", metavar="N", help="Of those, accepted on average.")
+    str,
+    typer.Option(
+        "--accepted-tokens",
+        metavar="N",
+        help="Of those, accepted on average.",
+        rich_help_panel=PRICE,
+    ),
 ]
 GpuHourOption = Annotated[
     str | None,
-    typer.Option("--gpu-hour-usd", metavar="USD", help="Price of one GPU for an hour."),
+    typer.Option(
+        "--gpu-hour-usd", metavar="USD", help="Price of one GPU for an hour.", rich_help_panel=PRICE
+    ),
 ]

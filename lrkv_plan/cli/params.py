@@ -20,7 +20,7 @@ def params(
         bool,
         typer.Option(
             "--match-params",
-            help="Also the feed-forward width that restores the model's parameter count.",
+            help="Also the feed-forward width that keeps the count. That of parameters.",
         ),
     ] = False,
     spec_dir: SpecDirOption = None,

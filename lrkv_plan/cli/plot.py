@@ -32,6 +32,7 @@ from lrkv_plan.cli.options import (
     load,
     write_table,
 )
+from lrkv_plan.cli.panels import DEPLOYMENT, LOW_RANK, OUTPUT
 from lrkv_plan.errors import UsageError
 from lrkv_plan.files import write_whole
 from lrkv_plan.questions.arguments import (
@@ -62,24 +63,27 @@ _PARAMETERS = {
     "output_format": (None, Annotated[
         Format | None,
         typer.Option(
-            "--format", "-f",
-            help="Write the plotted series instead of a picture, to stdout or --output.",
+            "--format", "-f", metavar="FORMAT",
+            help="Write the series, not a picture. To stdout or --output.",
         ),
     ]),
     "width": ("single", Annotated[
         str,
         typer.Option(
-            "--width", metavar="COLUMN", help="single (3.4 inches) or double (7 inches)."
+            "--width", metavar="COLUMN", help="single (3.4 inches) or double (7 inches).",
+            rich_help_panel=OUTPUT,
         ),
     ]),
     "force": (False, Annotated[
-        bool, typer.Option("--force", help="Overwrite an existing output file.")
+        bool,
+        typer.Option("--force", help="Overwrite an existing output file.", rich_help_panel=OUTPUT),
     ]),
     "no_color": (False, Annotated[
-        bool, typer.Option("--no-color", help="Tables without colour.")
+        bool, typer.Option("--no-color", help="Tables without colour.", rich_help_panel=OUTPUT)
     ]),
     "quiet": (False, Annotated[
-        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+        bool,
+        typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ]),
 }  # fmt: skip
 
@@ -167,19 +171,29 @@ def write_figure(
 
 
 GroupsOption = Annotated[
-    str, typer.Option("--groups", metavar="G", help="Shared key/value groups per layer.")
+    str,
+    typer.Option(
+        "--groups", metavar="G", help="Shared key/value groups per layer.", rich_help_panel=LOW_RANK
+    ),
 ]
 PositionOption = Annotated[
     str,
     typer.Option(
-        "--position", metavar="HOW", help="none, rope_expand, rope_rank or rope_decoupled."
+        "--position",
+        metavar="HOW",
+        help="none, rope_expand, rope_rank or rope_decoupled.",
+        rich_help_panel=LOW_RANK,
     ),
 ]
 RopeDimOption = Annotated[
-    str | None, typer.Option("--rope-dim", metavar="D", help="Width for rope_decoupled.")
+    str | None,
+    typer.Option(
+        "--rope-dim", metavar="D", help="Width for rope_decoupled.", rich_help_panel=LOW_RANK
+    ),
 ]
 KeyNormOption = Annotated[
-    str, typer.Option("--key-norm", metavar="HOW", help="none or rms_cached.")
+    str,
+    typer.Option("--key-norm", metavar="HOW", help="none or rms_cached.", rich_help_panel=LOW_RANK),
 ]
 
 
@@ -203,7 +217,7 @@ def cache_vs_rank(
         typer.Option(
             "--budget",
             metavar="BUDGET",
-            help="A line at 50%, 1/3 ...; with one head count also '96 KiB/token' or gqa:6.",
+            help="A line at 50%, 1/3 of MHA. With one head count also '96 KiB/token' or gqa:6.",
         ),
     ] = None,
     align: AlignOption = "16",
@@ -215,7 +229,7 @@ def cache_vs_rank(
     key_norm: KeyNormOption = "none",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
-    """LRKV's cache against its rank, with the budget and the aligned ranks that meet it.
+    """Cache of LRKV against its rank, with budget.
 
     Example: lrkv-plan plot cache-vs-rank lrkv-paper-2.5b --heads 6,18,32 --budget 50% -o rank.png
     """  # fmt: skip
@@ -258,7 +272,7 @@ def rank_sweep(
     key_norm: KeyNormOption = "none",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
-    """Cache, K/V weights and arithmetic against the rank; with --gpu also the sequences that fit.
+    """Cache, K/V weights and work against the rank.
 
     Example: lrkv-plan plot rank-sweep llama-2-7b --gpu h100-sxm --width double -o sweep.png
     """
@@ -315,13 +329,18 @@ def capacity_vs_context(
     kv_memory: KvMemoryOption = None,
     align: Annotated[
         str,
-        typer.Option("--align", metavar="N", help="Multiple that kernels store low-rank rows at."),
+        typer.Option(
+            "--align",
+            metavar="N",
+            help="Multiple that kernels store low-rank rows at.",
+            rich_help_panel=DEPLOYMENT,
+        ),
     ] = "16",
     kv_dtype: KvDtypeOption = "bf16",
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
-    """Sequences that fit against their length, one line per design.
+    """Sequences that fit against their length.
 
     Example: lrkv-plan plot capacity-vs-context llama-3.1-8b --gpu h100-sxm --attention mha
     --attention gqa:8 --attention lrkv:24 -o capacity.png
@@ -366,7 +385,7 @@ def payload_vs_loss(
         ),
     ] = None,
 ) -> "Figure":
-    """Cache against the final cross-entropies that the LRKV paper prints.
+    """Cache against the paper's final cross-entropies.
 
     Example: lrkv-plan plot payload-vs-loss --width double -o loss.png
     """
@@ -412,7 +431,7 @@ def roofline(
     units: Annotated[
         str,
         typer.Option(
-            "--units", metavar="U[,U]", help="Ceilings to draw: bf16 (tensor cores), fp32 ..."
+            "--units", metavar="U[,U]", help="Ceilings to draw. bf16 (tensor cores), fp32 ..."
         ),
     ] = "bf16,fp32",
     context_tokens: ContextOption = None,
@@ -427,7 +446,7 @@ def roofline(
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
-    """A GPU's datasheet roofline with designs placed on it.
+    """A GPU's roofline with designs placed on it.
 
     Example: lrkv-plan plot roofline lrkv-paper-2.5b --gpu h100-sxm --attention mha
     --attention lrkv:55 --attention lrkv:55,position=rope_expand -o roofline.png
@@ -462,7 +481,9 @@ def crossover_map(
             help="Give two. Over the rank, the LRKV one is lrkv:RANK with any options.",
         ),
     ],
-    over: Annotated[MapOver, typer.Option("--over", help="The x axis.")] = MapOver.RANK,
+    over: Annotated[
+        MapOver, typer.Option("--over", metavar="NAME", help="The x axis: rank or batch_size.")
+    ] = MapOver.RANK,
     context_tokens: Annotated[
         str, typer.Option("--context-tokens", metavar="LOW,HIGH", help="The y axis.")
     ] = "128,128k",
@@ -478,7 +499,7 @@ def crossover_map(
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
-    """Which of two designs decodes faster, over context and rank or context and batch.
+    """Which of two designs decodes faster, over two axes.
 
     Example: lrkv-plan plot crossover-map llama-2-7b --gpu h200 --attention mha --attention lrkv:48
     --over batch_size -o map.png
@@ -540,7 +561,7 @@ def step_stack(
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
-    """Where a decode step's time goes: attention, weights, all-reduce and overhead.
+    """Where a decode step's time goes.
 
     Example: lrkv-plan plot step-stack llama-3.1-8b --gpu h200 --attention mha --attention gqa:8
     --batch-size 32 -o step.png
@@ -572,7 +593,7 @@ def step_stack(
 
 
 app = StrictTyper(
-    help="Draw a picture (--output FILE.png, .svg or .pdf), or give its series (--format json).",
+    help="Draw a picture (-o FILE.png, .svg, .pdf) or give its series.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

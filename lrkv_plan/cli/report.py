@@ -31,6 +31,7 @@ from lrkv_plan.cli.options import (
     WeightsOption,
     load,
 )
+from lrkv_plan.cli.panels import OUTPUT
 from lrkv_plan.errors import UsageError
 from lrkv_plan.files import write_whole
 from lrkv_plan.loader import load_all_hardware
@@ -199,14 +200,13 @@ def report(
         str | None,
         typer.Argument(
             metavar="[MODEL]",
-            help="A shipped name, a YAML file, a Hugging Face config.json, or a folder that holds "
-            "one.",
+            help="Name, YAML, config.json or folder. `lrkv-plan models` lists the names.",
         ),
     ] = None,
     gpu: GpuOption = None,
     all_reports: Annotated[
         bool,
-        typer.Option("--all", help="Instead of MODEL: make all reference reports again, in DIR."),
+        typer.Option("--all", help="Make all reference reports again, in DIR. Instead of MODEL."),
     ] = False,
     context_tokens: ContextOption = None,
     n_gpus: NGpusOption = None,
@@ -236,14 +236,18 @@ def report(
     align: AlignOption = "16",
     gpu_hour_usd: GpuHourOption = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace the report that the folder holds.")
+        bool,
+        typer.Option(
+            "--force", help="Replace the report that the folder holds.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+        bool,
+        typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ] = False,
     spec_dir: SpecDirOption = None,
 ) -> None:
-    """A report to hand over: index.html, report.md, tables as CSV, pictures as SVG and PNG.
+    """A report to hand over: index.html, report.md, CSV tables, pictures.
 
     Example: lrkv-plan report llama-3.1-8b --gpu h100-sxm -o llama-report
     """

@@ -14,6 +14,7 @@ from lrkv_plan.cli.options import (
     load,
     writes_table,
 )
+from lrkv_plan.cli.panels import MEASURING, OUTPUT
 from lrkv_plan.cli.plain_warnings import plain_warnings
 from lrkv_plan.cli.progress import progress_line
 from lrkv_plan.report.tables import Table
@@ -33,7 +34,13 @@ def validate(
         typer.Option("--attention", metavar="DESIGN", help="Swap the design, such as lrkv:55."),
     ] = None,
     device: Annotated[
-        str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:1.")
+        str,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="auto, cpu, cuda or cuda:1.",
+            rich_help_panel=MEASURING,
+        ),
     ] = "auto",
     context_tokens: Annotated[
         str, typer.Option("--context-tokens", metavar="T[,T]", help="Tokens cached per sequence.")
@@ -44,15 +51,25 @@ def validate(
     dtype: Annotated[
         str | None,
         typer.Option(
-            "--dtype", metavar="FORMAT", help="fp32, bf16 or fp16; fp32 on CPUs, bf16 on GPUs."
+            "--dtype",
+            metavar="FORMAT",
+            help="fp32, bf16 or fp16; fp32 on CPUs, bf16 on GPUs.",
+            rich_help_panel=MEASURING,
         ),
     ] = None,
     tp_size: TpSizeOption = "1",
     threads: Annotated[
-        str | None, typer.Option("--threads", metavar="N", help="CPU threads; one if not given.")
+        str | None,
+        typer.Option(
+            "--threads",
+            metavar="N",
+            help="CPU threads; one if not given.",
+            rich_help_panel=MEASURING,
+        ),
     ] = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+        bool,
+        typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ] = False,
     spec_dir: SpecDirOption = None,
 ) -> Table:
