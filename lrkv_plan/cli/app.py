@@ -3,6 +3,7 @@
 import gc
 import importlib
 import os
+import re
 import signal
 from typing import Annotated, Any
 
@@ -11,8 +12,10 @@ import typer.main
 
 from lrkv_plan import __version__
 from lrkv_plan.cli import panels, start
+from lrkv_plan.cli.advice import pasted
 from lrkv_plan.cli.boundary import INTERRUPTED, PlanGroup
 from lrkv_plan.cli.given import StrictTyper
+from lrkv_plan.cli.names import model_names
 from lrkv_plan.errors import UsageError, did_you_mean, shown
 
 # Command -> what the list of commands says about it; its module has the same name.
@@ -65,8 +68,7 @@ class CommandGroup(PlanGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first word names; a near miss is proposed."""
         if args and args[0] not in COMMANDS:
-            hint = did_you_mean(args[0], COMMANDS) or "; see lrkv-plan --help"
-            raise UsageError(f"no such command {shown(args[0])}{hint}")
+            raise _no_such_command(args)
         return super().resolve_command(ctx, args)
 
     def get_help_option(self, ctx: Any) -> Any:
@@ -79,6 +81,18 @@ class CommandGroup(PlanGroup):
         panels.write_rows("Commands", list(COMMANDS.items()), formatter)
         panels.write_options(self, ctx, formatter)
         formatter.write("\nA command's options: lrkv-plan COMMAND --help\n")
+
+
+def _no_such_command(args: list[str]) -> UsageError:
+    hint = did_you_mean(args[0], COMMANDS)
+    near = re.findall("'(.*)'", hint)
+    line = pasted(["lrkv-plan", near[0], *args[1:]]) if near else ""
+    if args[0] in model_names():
+        line = f"lrkv-plan plan {args[0]} --gpu h100-sxm"
+    return UsageError(
+        f"no such command {shown(args[0])}{hint or '; see lrkv-plan --help'}",
+        advice=[line] if line else [],
+    )
 
 
 def _command(name: str) -> Any:
