@@ -11,11 +11,9 @@ import typer
 import typer.main
 
 from lrkv_plan import __version__
-from lrkv_plan.cli import panels, start
-from lrkv_plan.cli.advice import pasted
+from lrkv_plan.cli import panels
 from lrkv_plan.cli.boundary import INTERRUPTED, PlanGroup
 from lrkv_plan.cli.given import StrictTyper
-from lrkv_plan.cli.names import model_names
 from lrkv_plan.errors import UsageError, did_you_mean, shown
 
 # Command -> what the list of commands says about it; its module has the same name.
@@ -50,8 +48,14 @@ class CommandGroup(PlanGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse; a bare call is answered with where to start."""
         if not args and not ctx.resilient_parsing:
-            typer.echo(start.screen())
+            from lrkv_plan.cli.start import screen
+
+            typer.echo(screen())
             ctx.exit()
+        if args and args[0].endswith("-completion"):
+            from lrkv_plan.cli.completion_scripts import with_shell
+
+            args = with_shell(args)
         rest: list[str] = super().parse_args(ctx, args)
         return rest
 
@@ -84,6 +88,9 @@ class CommandGroup(PlanGroup):
 
 
 def _no_such_command(args: list[str]) -> UsageError:
+    from lrkv_plan.cli.advice import pasted
+    from lrkv_plan.cli.names import model_names
+
     hint = did_you_mean(args[0], COMMANDS)
     near = re.findall("'(.*)'", hint)
     line = pasted(["lrkv-plan", near[0], *args[1:]]) if near else ""
@@ -106,6 +113,14 @@ def _command(name: str) -> Any:
     return command
 
 
+def commands_with_summaries(group: Any) -> list[tuple[str, str]]:
+    """Names of a group's commands with a line on each; the program's own without importing one."""
+    if isinstance(group, CommandGroup):
+        return list(COMMANDS.items())
+    found = [group.get_command(None, name) for name in group.list_commands(None)]
+    return [(one.name, panels.summary_of(one)) for one in found]
+
+
 app = StrictTyper(
     name="lrkv-plan",
     cls=CommandGroup,
@@ -121,12 +136,50 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _show_completion(shell: str | None) -> None:
+    if shell is not None:
+        from lrkv_plan.cli.completion_scripts import script_of
+
+        typer.echo(script_of(shell), nl=False)
+        raise typer.Exit
+
+
+def _install_completion(shell: str | None) -> None:
+    if shell is not None:
+        from lrkv_plan.cli.completion_scripts import install
+
+        for line in install(shell):
+            typer.echo(line, err=True)
+        typer.echo("A new shell completes lrkv-plan at a TAB.")
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    install_completion: Annotated[
+        str | None,
+        typer.Option(
+            "--install-completion",
+            metavar="[SHELL]",
+            callback=_install_completion,
+            is_eager=True,
+            help="Make TAB complete: bash, zsh, fish.",
+        ),
+    ] = None,
+    show_completion: Annotated[
+        str | None,
+        typer.Option(
+            "--show-completion",
+            metavar="[SHELL]",
+            callback=_show_completion,
+            is_eager=True,
+            help="Print the script that does.",
+        ),
+    ] = None,
 ) -> None:
     """Which attention should a model cache with, how large may its rank be, what does it cost?"""
 

@@ -15,7 +15,6 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from lrkv_plan.cli.advice import completed, near_options, pasted, renamed, value_of
 from lrkv_plan.cli.plain_text import BrokenOutput, abandon, settle_streams
 from lrkv_plan.errors import ArgumentError, PlanError, UsageError, one_line, shown
 
@@ -146,6 +145,8 @@ def _meant(message: str) -> list[str]:
 def _near_options(error: Any, context: Any, words: Sequence[str]) -> list[str]:
     if type(error).__name__ != "NoSuchOption":
         return []
+    from lrkv_plan.cli.advice import near_options, value_of
+
     known = context.command.get_params(context) if context is not None else []
     flags = [flag for one in known for flag in (*one.opts, *one.secondary_opts)]
     value = value_of(words, error.option_name)
@@ -156,6 +157,8 @@ def _to_paste(error: Any, context: Any, words: Sequence[str], meant: Sequence[st
     """A command to paste: a word as it was meant, or what is missing put in."""
     if context is None:
         return ""
+    from lrkv_plan.cli.advice import completed, pasted, renamed
+
     program = context.find_root().command_path
     if meant and meant[1].split()[0] not in words:
         return pasted([program, *renamed(words, *meant)])

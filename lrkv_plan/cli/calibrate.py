@@ -10,9 +10,9 @@ from lrkv_plan.cli import calibrate_fit, calibrate_run, calibrate_tensor_paralle
 from lrkv_plan.cli.given import StrictTyper
 from lrkv_plan.cli.options import SpecDirOption, writes_table
 from lrkv_plan.cli.plain_warnings import plain_warnings
-from lrkv_plan.report.tables import Table
 
 if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
     from lrkv_plan.specs.hardware import HardwareProfile
 
 app = StrictTyper(
@@ -51,7 +51,7 @@ def evaluate(
         ),
     ] = False,
     spec_dir: SpecDirOption = None,
-) -> Table:
+) -> "Table":
     """Errors of the shipped constants against measured calls.
 
     Example: lrkv-plan calibrate evaluate decode.csv.gz --format json

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from lrkv_plan import words
+from lrkv_plan.cli.names import gpus, some_of
 from lrkv_plan.cli.options import SpecDirOption, writes_table
 from lrkv_plan.cli.panels import OUTPUT
 from lrkv_plan.cli.result_folder import is_folder, result_folder
@@ -45,6 +46,7 @@ def fit(
             metavar="PROFILE",
             help="Profile that the fitted shares refer to. Its bandwidth and peaks. Default: the "
             "shipped one of the measured device, or what the run measured.",
+            autocompletion=some_of(gpus),
         ),
     ] = None,
     max_error: Annotated[

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lrkv_plan import units, words
+from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import writes_table
 from lrkv_plan.cli.panels import MEASURING, OUTPUT
 from lrkv_plan.cli.progress import progress_line
 from lrkv_plan.cli.result_folder import result_folder
 from lrkv_plan.errors import ArgumentError, CalibrationError, UsageError, shown
-from lrkv_plan.report.tables import Table
 
 if TYPE_CHECKING:
     from lrkv_plan.calibration.session import RunOptions, RunOutcome
+    from lrkv_plan.report.tables import Table
 
 RESERVE, RESERVE_S = 0.15, 12.0  # share of the budget and seconds, for the fit and the report
 INTERRUPTED = 130
@@ -58,6 +59,7 @@ def run(
             metavar="DESIGN",
             help="Only this design's paths; repeat for more. The design is among them: mha, gqa:8, "
             "mla:512+64, lrkv:55,position=rope_expand.",
+            autocompletion=one_of(designs),
         ),
     ] = None,
     path: Annotated[
@@ -125,7 +127,7 @@ def run(
         bool,
         typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ] = False,
-) -> Table:
+) -> "Table":
     """Run real decode steps with torch, fit and judge the model.
 
     Example: lrkv-plan calibrate run --device cpu --budget 60s --output here
@@ -219,7 +221,7 @@ def _require_two_rounds(outcome: "RunOutcome", options: "RunOptions") -> None:
     )
 
 
-def _fitted(outcome: "RunOutcome", folder: Path, limit: float, force: bool, quiet: bool) -> Table:
+def _fitted(outcome: "RunOutcome", folder: Path, limit: float, force: bool, quiet: bool) -> "Table":
     """What the samples say: profile and report beside them, and the table of paths.
 
     Results of a run that replaces another are written beside its own samples first.

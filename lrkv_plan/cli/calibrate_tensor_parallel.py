@@ -19,16 +19,17 @@ import typer
 from lrkv_plan import words
 from lrkv_plan.cli.boundary import what_is_told
 from lrkv_plan.cli.given import StrictCommand
+from lrkv_plan.cli.names import designs, gpus, one_of, some_of
 from lrkv_plan.cli.options import writes_table
 from lrkv_plan.cli.panels import MEASURING, OUTPUT
 from lrkv_plan.cli.progress import progress_line
 from lrkv_plan.cli.result_folder import result_folder
 from lrkv_plan.errors import UsageError, did_you_mean, shown
-from lrkv_plan.report.tables import Table
 
 if TYPE_CHECKING:
     from lrkv_plan.calibration.tensor_parallel.group import Place
     from lrkv_plan.calibration.tensor_parallel.options import Options
+    from lrkv_plan.report.tables import Table
 
 MAX_WIDTH = 1 << 20
 MAX_CONTEXTS = 100
@@ -112,6 +113,7 @@ def tensor_parallel(
             metavar="DESIGN",
             help="A design; repeat for more. mha, gqa:8, mla:512+64, lrkv:54,groups=8; each family "
             "if not given.",
+            autocompletion=one_of(designs),
         ),
     ] = None,
     policy: Annotated[
@@ -193,6 +195,7 @@ def tensor_parallel(
             metavar="PROFILE",
             help="Profile whose link the fit refers to, and its copy's base.",
             rich_help_panel=MEASURING,
+            autocompletion=some_of(gpus),
         ),
     ] = None,
     seed: Annotated[
@@ -211,7 +214,7 @@ def tensor_parallel(
         bool,
         typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ] = False,
-) -> Table | None:
+) -> "Table | None":
     """Measure all-reduces and sharded steps under torchrun.
 
     Example: torchrun --nproc-per-node 2 -m lrkv_plan calibrate tensor-parallel --output tp2
@@ -279,7 +282,7 @@ def _command() -> str:
     return f"{launch} {shlex.join(sys.argv[1:])}"
 
 
-def _measured(options: "Options", place: "Place", quiet: bool) -> Table | None:
+def _measured(options: "Options", place: "Place", quiet: bool) -> "Table | None":
     """The policies' table on worker 0, once everything is on disk; all raise the same error."""
     from lrkv_plan.calibration.tensor_parallel.group import joined
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import (
     BatchOption,
     ContextOption,
@@ -45,6 +46,7 @@ def crossover(
             "--attention",
             metavar="DESIGN",
             help="Give two. Along the rank, the LRKV one is lrkv:RANK with any options.",
+            autocompletion=one_of(designs),
         ),
     ],
     over: Annotated[

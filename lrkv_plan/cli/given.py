@@ -14,7 +14,6 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
 from lrkv_plan.cli import panels
-from lrkv_plan.cli.advice import as_one_list, pasted
 from lrkv_plan.errors import UsageError
 
 _GIVEN: ContextVar[dict[str, tuple[str, Any]]] = ContextVar("given", default={})  # noqa: B039  (never changed)
@@ -88,6 +87,8 @@ def _refuse_repeats(command: Any, ctx: Any, words: list[str]) -> None:
             takes_list = "[," in (param.metavar or "")
             if not takes_list:
                 raise UsageError(f"{flag} is given twice: give one value")
+            from lrkv_plan.cli.advice import as_one_list, pasted
+
             line = pasted([*ctx.command_path.split(), *as_one_list(words, param.opts)])
             raise UsageError(
                 f"{flag} is given twice: write one list, such as {flag} A,B",

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan.cli.names import kv_formats, some_of
 from lrkv_plan.cli.options import writes_table
 from lrkv_plan.cli.panels import DEPLOYMENT, LOW_RANK, OUTPUT
 from lrkv_plan.errors import UsageError
@@ -85,6 +86,7 @@ def inspect(
             metavar="FORMAT",
             help="Format of the planned cache; bf16.",
             rich_help_panel=DEPLOYMENT,
+            autocompletion=some_of(kv_formats),
         ),
     ] = None,
     plan_file: Annotated[

@@ -12,18 +12,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lrkv_plan.cli.given import asked
+from lrkv_plan.cli.names import (
+    designs,
+    engines,
+    gpus,
+    kv_formats,
+    models,
+    one_of,
+    some_of,
+    weight_formats,
+)
 from lrkv_plan.cli.panels import DEPLOYMENT, OUTPUT, PRICE
 from lrkv_plan.errors import PlanError, RequirementError, UsageError
-from lrkv_plan.report.screen import NARROWEST, WIDTH, wrapped
-from lrkv_plan.report.tables import Format, Table, explained, render, screen_of
+from lrkv_plan.report.format import Format
 
 if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
     from lrkv_plan.specs.model import ModelSpec
 
 GpuOption = Annotated[
     str | None,
     typer.Option(
-        "--gpu", metavar="GPU", help="Name or YAML file. `lrkv-plan hardware` lists the names."
+        "--gpu",
+        metavar="GPU",
+        help="Name or YAML file. `lrkv-plan hardware` lists the names.",
+        autocompletion=some_of(gpus),
     ),
 ]
 NGpusOption = Annotated[
@@ -40,6 +53,7 @@ EngineOption = Annotated[
         help="ideal, paged, vllm, vllm_v0, vllm_ascend, sglang, tensorrt_llm, llama_cpp, "
         "ik_llama_cpp or one that a package adds; with a version vllm@0.11.0.",
         rich_help_panel=DEPLOYMENT,
+        autocompletion=one_of(engines),
     ),
 ]
 WeightDtypeOption = Annotated[
@@ -49,6 +63,7 @@ WeightDtypeOption = Annotated[
         metavar="FORMAT",
         help="Format of the weights.",
         rich_help_panel=DEPLOYMENT,
+        autocompletion=one_of(weight_formats),
     ),
 ]
 WeightsOption = Annotated[
@@ -85,6 +100,7 @@ ModelArgument = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="Name, YAML, config.json or folder. `lrkv-plan models` lists the names.",
+        autocompletion=some_of(models),
     ),
 ]
 ModelsArgument = Annotated[
@@ -102,6 +118,7 @@ AttentionOption = Annotated[
         metavar="DESIGN",
         help="Swap the design; repeat for one row each. mha, gqa:8, mqa, mla:512+64, lrkv:55, "
         "lrkv:55,groups=2,position=rope_expand,key_norm=rms_cached.",
+        autocompletion=one_of(designs),
     ),
 ]
 KvDtypeOption = Annotated[
@@ -111,6 +128,7 @@ KvDtypeOption = Annotated[
         metavar="FORMAT",
         help="Storage format of cached scalars.",
         rich_help_panel=DEPLOYMENT,
+        autocompletion=some_of(kv_formats),
     ),
 ]
 KvDtypesOption = Annotated[
@@ -214,7 +232,7 @@ _OUTPUT_DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def writes_table(command: Callable[..., Table | None]) -> Callable[..., None]:
+def writes_table(command: "Callable[..., Table | None]") -> Callable[..., None]:
     """Give a command that returns a Table the shared output options, and write what it returns.
 
     Options that the command has itself (``--output`` for a folder) keep its meaning; the table then
@@ -259,7 +277,7 @@ def asks(question: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         subject = next(iter(inspect.signature(command).parameters))
 
         @functools.wraps(command)
-        def answer(**values: Any) -> Table:
+        def answer(**values: Any) -> "Table":
             return ask(question, values[subject])
 
         return writes_table(answer)
@@ -267,7 +285,7 @@ def asks(question: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return made
 
 
-def ask(question: str, *subjects: Any, apart: Iterable[str] = ()) -> Table:
+def ask(question: str, *subjects: Any, apart: Iterable[str] = ()) -> "Table":
     """The answer of a public function to the options on the command line, but those ``apart``."""
     import lrkv_plan
 
@@ -277,7 +295,7 @@ def ask(question: str, *subjects: Any, apart: Iterable[str] = ()) -> Table:
 
 
 def write_table(
-    table: Table,
+    table: "Table",
     *,
     output_format: Format,
     output: str,
@@ -298,6 +316,8 @@ def write_table(
         If ``explain`` is asked of a format that holds everything or of a whole document, or
         ``inputs`` of another format than JSON.
     """
+    from lrkv_plan.report import tables
+
     if inputs is not None and output_format is not Format.JSON:
         raise UsageError(f"--inputs {inputs.value} is of --format json; leave it out")
     is_screen = output_format is Format.TABLE and table.text is None
@@ -305,12 +325,12 @@ def write_table(
         raise UsageError("--explain writes for people; leave it out, or --format")
     if output == "-":
         color = sys.stdout.isatty() and not no_color and wants_color()
-        written = render(
+        written = tables.render(
             table, output_format, width=screen_width(), color=color,
             whole_inputs=inputs is Inputs.FULL,
         )  # fmt: skip
     else:
-        written = render(table, output_format, whole_inputs=inputs is Inputs.FULL)
+        written = tables.render(table, output_format, whole_inputs=inputs is Inputs.FULL)
     if explain:
         written += "".join(f"{line}\n" for line in explanation_lines(table, screen_width()))
     if output != "-":
@@ -328,14 +348,19 @@ def write_table(
         typer.echo(f"wrote {output}", err=True)
 
 
-def _notes_beside(table: Table, output_format: Format) -> Iterable[str]:
+def _notes_beside(table: "Table", output_format: Format) -> Iterable[str]:
+    from lrkv_plan.report.tables import screen_of
+
     if table.text is not None or output_format not in (Format.TABLE, Format.CSV):
         return ()
     return table.remarks if output_format is Format.CSV else map(str, screen_of(table).notes)
 
 
-def explanation_lines(table: Table, width: int) -> Iterable[str]:
+def explanation_lines(table: "Table", width: int) -> Iterable[str]:
     """An empty line, then equations and notes, wrapped and indented below their first word."""
+    from lrkv_plan.report.screen import wrapped
+    from lrkv_plan.report.tables import explained
+
     yield ""
     for paragraph in explained(table):
         lead = len(paragraph) - len(paragraph.lstrip(" "))
@@ -345,6 +370,8 @@ def explanation_lines(table: Table, width: int) -> Iterable[str]:
 def screen_width() -> int:
     """Columns of a screen: COLUMNS, else the terminal's, else 80."""
     import shutil
+
+    from lrkv_plan.report.screen import NARROWEST, WIDTH
 
     return max(shutil.get_terminal_size((WIDTH, 24)).columns, NARROWEST)
 
@@ -365,7 +392,10 @@ def load(argument: str, spec_dir: Path | None = None) -> "ModelSpec":
 RequiredGpu = Annotated[
     str,
     typer.Option(
-        "--gpu", metavar="GPU", help="Name or YAML file. `lrkv-plan hardware` lists the names."
+        "--gpu",
+        metavar="GPU",
+        help="Name or YAML file. `lrkv-plan hardware` lists the names.",
+        autocompletion=some_of(gpus),
     ),
 ]
 ContextOption = Annotated[

@@ -11,6 +11,7 @@ import typer
 
 from lrkv_plan import words
 from lrkv_plan.cli.given import StrictTyper, asked, refuse
+from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import (
     AlignOption,
     AttentionOption,
@@ -35,16 +36,7 @@ from lrkv_plan.cli.options import (
 from lrkv_plan.cli.panels import DEPLOYMENT, LOW_RANK, OUTPUT
 from lrkv_plan.errors import UsageError
 from lrkv_plan.files import write_whole
-from lrkv_plan.questions.arguments import (
-    along_rank,
-    context_of,
-    deployment_of,
-    designs_of,
-    low_rank_variant,
-    refuse_alignment,
-    refuse_beside_pool,
-)
-from lrkv_plan.report.tables import Format
+from lrkv_plan.report.format import Format
 
 if TYPE_CHECKING:
     from lrkv_plan.attention.families.low_rank import LowRankSpec
@@ -276,6 +268,7 @@ def rank_sweep(
 
     Example: lrkv-plan plot rank-sweep llama-2-7b --gpu h100-sxm --width double -o sweep.png
     """
+    from lrkv_plan.questions.arguments import context_of, deployment_of, refuse_beside_pool
     from lrkv_plan.report.series.cache_vs_rank import rank_sweep as series
 
     spec = load(model, spec_dir)
@@ -347,6 +340,12 @@ def capacity_vs_context(
     """  # fmt: skip
     from dataclasses import replace
 
+    from lrkv_plan.questions.arguments import (
+        deployment_of,
+        designs_of,
+        refuse_alignment,
+        refuse_beside_pool,
+    )
     from lrkv_plan.report.series.capacity import capacity_vs_context as series
     from lrkv_plan.report.series.capacity import default_contexts
     from lrkv_plan.serving.answers import capacity_answers
@@ -397,6 +396,8 @@ def payload_vs_loss(
 def _variant(
     spec: "ModelSpec", groups: str, position: str, rope_dim: str | None, key_norm: str
 ) -> "LowRankSpec":
+    from lrkv_plan.questions.arguments import low_rank_variant
+
     return low_rank_variant(
         spec,
         n_shared_groups=words.count("groups", groups),
@@ -452,6 +453,7 @@ def roofline(
     --attention lrkv:55 --attention lrkv:55,position=rope_expand -o roofline.png
     """  # fmt: skip
     from lrkv_plan.loader import load_hardware
+    from lrkv_plan.questions.arguments import context_of, designs_of
     from lrkv_plan.report.series.roofline import roofline as series
 
     spec = load(model, spec_dir)
@@ -479,6 +481,7 @@ def crossover_map(
             "--attention",
             metavar="DESIGN",
             help="Give two. Over the rank, the LRKV one is lrkv:RANK with any options.",
+            autocompletion=one_of(designs),
         ),
     ],
     over: Annotated[
@@ -506,6 +509,7 @@ def crossover_map(
     """  # fmt: skip
     from lrkv_plan.latency.crossover import column_labels, map_columns
     from lrkv_plan.loader import load_all_hardware, load_hardware
+    from lrkv_plan.questions.arguments import along_rank
     from lrkv_plan.report.captions import caption, gpus
     from lrkv_plan.report.series.crossovers import crossover_map as series
     from lrkv_plan.report.views.specs import model_inputs
@@ -568,6 +572,7 @@ def step_stack(
     """  # fmt: skip
     from lrkv_plan.latency.step import step_model
     from lrkv_plan.loader import load_all_hardware, load_hardware
+    from lrkv_plan.questions.arguments import context_of, designs_of
     from lrkv_plan.report.captions import caption, gpus
     from lrkv_plan.report.series.steps import step_stack as series
     from lrkv_plan.report.views.specs import model_inputs

@@ -6,6 +6,7 @@ import typer
 
 from lrkv_plan import words
 from lrkv_plan.cli.calibrate_run import thread_count
+from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import (
     ModelArgument,
     RequiredGpu,
@@ -31,7 +32,12 @@ def validate(
     gpu: RequiredGpu,
     attention: Annotated[
         str | None,
-        typer.Option("--attention", metavar="DESIGN", help="Swap the design, such as lrkv:55."),
+        typer.Option(
+            "--attention",
+            metavar="DESIGN",
+            help="Swap the design, such as lrkv:55.",
+            autocompletion=one_of(designs),
+        ),
     ] = None,
     device: Annotated[
         str,

@@ -17,20 +17,12 @@ from typing import Any
 from lrkv_plan import __version__
 from lrkv_plan.errors import PlanError
 from lrkv_plan.notes import Note
+from lrkv_plan.report.format import Format as Format
 from lrkv_plan.report.screen import WIDTH, Screen, ScreenColumn, draw, printable
 
 SCHEMA_VERSION = 2
 
 Row = Mapping[str, Any]
-
-
-class Format(str, enum.Enum):
-    """Output formats of every command."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
 
 
 @dataclass(frozen=True, kw_only=True)

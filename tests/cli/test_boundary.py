@@ -152,7 +152,7 @@ def test_what_a_person_can_mend_is_told(
     def fail(*_: Any, **__: Any) -> str:
         raise problem
 
-    monkeypatch.setattr("lrkv_plan.cli.options.render", fail)
+    monkeypatch.setattr("lrkv_plan.report.tables.render", fail)
     result = run(*CACHE)
     assert (result.exit_code, result.stderr.count("\n")) == (exit_code, 1)
     assert result.stderr.startswith(f"error: {line}")
@@ -167,7 +167,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, bug: Excepti
     def fail(*_: Any, **__: Any) -> str:
         raise bug
 
-    monkeypatch.setattr("lrkv_plan.cli.options.render", fail)
+    monkeypatch.setattr("lrkv_plan.report.tables.render", fail)
     result = run(*CACHE)
     assert (result.exit_code, result.exception) == (1, bug)
 
@@ -225,7 +225,7 @@ def test_a_file_name_of_odd_bytes_is_told_and_taken(tmp_path: Path) -> None:
 def test_an_interrupt_of_the_process_is_one_line() -> None:
     """Sent as soon as the process tells that its command runs: no clock decides where."""
     script = (
-        "import lrkv_plan.__main__ as m, lrkv_plan.cli.options as o, sys, time\n"
+        "import lrkv_plan.__main__ as m, lrkv_plan.report.tables as o, sys, time\n"
         "def wait(*a, **k): print('running', flush=True); time.sleep(60)\n"
         "o.render = wait; sys.argv = ['lrkv-plan', 'cache', 'llama-3.1-8b']; m.main()"
     )
