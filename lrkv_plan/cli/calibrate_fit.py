@@ -1,7 +1,7 @@
 """``lrkv-plan calibrate fit`` and ``show``: constants from samples, and what a profile rests on."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,7 +10,9 @@ from lrkv_plan.cli.names import gpus, some_of
 from lrkv_plan.cli.options import SpecDirOption, writes_table
 from lrkv_plan.cli.panels import OUTPUT
 from lrkv_plan.cli.result_folder import is_folder, result_folder
-from lrkv_plan.report.tables import Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -70,7 +72,7 @@ def fit(
         typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ] = False,
     spec_dir: SpecDirOption = None,
-) -> Table:
+) -> "Table":
     """Fit the kernel model to measured calls, judge it on others.
 
     Example: lrkv-plan calibrate fit here --max-error 10%
@@ -96,7 +98,7 @@ def fit(
 
 def _fit_run(
     samples: Path, folder: Path, gpu: str | None, limit: float, force: bool, spec_dir: Path | None
-) -> tuple[Table, list[Path]]:
+) -> "tuple[Table, list[Path]]":
     from lrkv_plan.calibration.fit_run import fit_run
     from lrkv_plan.report.views.calibration import fit_table, write_result
 
@@ -107,7 +109,7 @@ def _fit_run(
 
 def _fit_table(
     samples: Path, folder: Path, gpu: str | None, limit: float, force: bool, spec_dir: Path | None
-) -> tuple[Table, list[Path]]:
+) -> "tuple[Table, list[Path]]":
     from lrkv_plan.calibration.table_fit import fit_table, write_profile
     from lrkv_plan.report.views.calibration import table_fit_table
 
@@ -126,7 +128,7 @@ def show(
         ),
     ],
     spec_dir: SpecDirOption = None,
-) -> Table:
+) -> "Table":
     """Constants, intervals, errors and provenance.
 
     Example: lrkv-plan calibrate show here

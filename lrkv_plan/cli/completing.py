@@ -1,4 +1,4 @@
-"""What a TAB is answered: names for the word that is being typed, and why no library is loaded.
+"""What a TAB is answered: names for the word that is being typed, without loading a library.
 
 The shell's script (``completion_scripts``) starts the program with ``_LRKV_PLAN_COMPLETE`` set to
 its name. Which names an option takes is declared with the option (``autocompletion=``).
@@ -38,7 +38,9 @@ def answer() -> None:
 
 def candidates(words: Sequence[str], incomplete: str) -> list[Row]:
     """Names that ``incomplete`` may become behind those words, each with a short help."""
-    from lrkv_plan.cli.app import app, commands_with_summaries, typer
+    import typer.main
+
+    from lrkv_plan.cli.app import app, commands_with_summaries
 
     command: Any = typer.main.get_command(app)
     rest = list(words)
@@ -139,7 +141,8 @@ def _of_bash(environment: Any) -> tuple[list[str], str]:
     reader.whitespace_split, reader.commenters = True, ""
     words: list[str] = []
     try:
-        words.extend(iter(reader.get_token, reader.eof))
+        while (word := reader.get_token()) is not None:
+            words.append(word)
         whole = not before or before[-1].isspace()
     except ValueError:  # a quote is open
         words.append(reader.token.lstrip("\"'"))

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,9 @@ from lrkv_plan.cli.options import writes_table
 from lrkv_plan.cli.panels import DEPLOYMENT, LOW_RANK, OUTPUT
 from lrkv_plan.errors import UsageError
 from lrkv_plan.files import check_target, write_whole
-from lrkv_plan.report.tables import Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -107,7 +109,7 @@ def inspect(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-) -> Table:
+) -> "Table":
     """Spectra of keys and values, diversity of heads, ranks under a budget.
 
     Example: lrkv-plan inspect ./my-model --layers 0-3 --energy 0.95

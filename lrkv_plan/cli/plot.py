@@ -35,7 +35,6 @@ from lrkv_plan.cli.options import (
 )
 from lrkv_plan.cli.panels import DEPLOYMENT, LOW_RANK, OUTPUT
 from lrkv_plan.errors import UsageError
-from lrkv_plan.files import write_whole
 from lrkv_plan.report.format import Format
 
 if TYPE_CHECKING:
@@ -152,6 +151,7 @@ def write_figure(
             no_color=no_color, quiet=quiet,
         )  # fmt: skip
         return
+    from lrkv_plan.files import write_whole
     from lrkv_plan.report.plots import picture
 
     assert output is not None, "checked before"

@@ -1,6 +1,6 @@
 """``lrkv-plan validate``: does a profile predict this model's attention on this machine?"""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,9 @@ from lrkv_plan.cli.options import (
 from lrkv_plan.cli.panels import MEASURING, OUTPUT
 from lrkv_plan.cli.plain_warnings import plain_warnings
 from lrkv_plan.cli.progress import progress_line
-from lrkv_plan.report.tables import Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +80,7 @@ def validate(
         typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ] = False,
     spec_dir: SpecDirOption = None,
-) -> Table:
+) -> "Table":
     """Measure a few fresh calls of the model's own shapes and compare them with the profile.
 
     Example: lrkv-plan validate llama-3.1-8b --gpu here/cpu.calibrated.yaml --device cpu
