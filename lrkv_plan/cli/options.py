@@ -106,9 +106,10 @@ ModelArgument = Annotated[
 ModelsArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL[,MODEL...]",
-        help="A shipped name, a YAML file, a Hugging Face config.json, or a folder that holds one; "
-        "a comma lists several, one row each.",
+        metavar="MODEL[,...]",
+        help="Names, YAML, config.json or folders. A comma lists several, one row each; "
+        "`lrkv-plan models` lists the names.",
+        autocompletion=some_of(models),
     ),
 ]
 AttentionOption = Annotated[
@@ -134,7 +135,11 @@ KvDtypeOption = Annotated[
 KvDtypesOption = Annotated[
     str,
     typer.Option(
-        "--kv-dtype", metavar="FORMAT[,FORMAT...]", help="Storage formats of cached scalars."
+        "--kv-dtype",
+        metavar="FORMAT[,...]",
+        help="Storage formats of cached scalars.",
+        rich_help_panel=DEPLOYMENT,
+        autocompletion=some_of(kv_formats),
     ),
 ]
 TpSizesOption = Annotated[

@@ -136,7 +136,7 @@ def _usage(command: Any, ctx: Any) -> str:
     params = [one for one in command.get_params(ctx) if not getattr(one, "hidden", False)]
     for one in params:
         if one.param_type_name == "argument":
-            name = _metavar(one).strip("[]")
+            name = _bare(one)
             words.append(name if one.required else f"[{name}]")
     words += [
         _left(one, short=True) for one in params if one.param_type_name == "option" and one.required
@@ -170,9 +170,15 @@ def _metavar(param: Any) -> str:
     return str(param.name).upper() if takes_value else ""
 
 
+def _bare(argument: Any) -> str:
+    """Its metavar without the brackets around it that say that it may be left out."""
+    name = _metavar(argument)
+    return name[1:-1] if name.startswith("[") else name
+
+
 def _left(param: Any, *, short: bool = False) -> str:
     if param.param_type_name == "argument":
-        return _metavar(param).strip("[]")
+        return _bare(param)
     flags = _flag(param) if short else ", ".join(sorted(param.opts, key=len))
     return f"{flags} {_metavar(param)}".rstrip()
 
