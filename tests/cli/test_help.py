@@ -109,6 +109,11 @@ def test_panels_are_those_that_are_declared() -> None:
     }  # fmt: skip
 
 
+def test_an_argument_stands_as_it_is_written() -> None:
+    assert run("cache", "--help").stdout.startswith("Usage: lrkv-plan cache MODEL[,...] [OPTIONS]")
+    assert run("report", "--help").stdout.startswith("Usage: lrkv-plan report [MODEL] --output DIR")
+
+
 def test_help_is_the_same_without_colour() -> None:
     plain = run("plan", "--help", env={"NO_COLOR": "1"}).stdout
     assert plain == run("plan", "--help").stdout
