@@ -18,16 +18,25 @@ COMMANDS = {
     "cache": ["-m", "lrkv_plan", "cache", "deepseek-v3", "--attention", "mla:512+64"],
     "plan": ["-m", "lrkv_plan", "plan", "llama-3.1-8b", "--gpu", "h100-sxm"],
 }
+TABS = {"TAB, command": "pl", "TAB, model": "plan llama-3.", "TAB, GPU": "plan x --gpu h"}
+COMMANDS |= {name: ["-m", "lrkv_plan", *words.split()] for name, words in TABS.items()}
 times = {name: [] for name in COMMANDS}
 for _ in range(int(sys.argv[1]) + 1):  # the first turn warms the disk's cache
     for name, command in COMMANDS.items():
         line = command if name == "yardstick" else [sys.executable, *command]
         start = time.perf_counter()
-        subprocess.run(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        asked = {**os.environ, "_LRKV_PLAN_COMPLETE": "fish"} if name in TABS else None
+        subprocess.run(
+            line, env=asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True
+        )
         times[name].append(time.perf_counter() - start)
 base = min(times["yardstick"][1:])
+help_least = min(times["--help"][1:])
 print(f"load {os.getloadavg()[0]:.1f}; {sys.argv[1]} turns")
 for name, found in times.items():
     least, middle = min(found[1:]), statistics.median(found[1:])
-    print(f"{name:12} {least:.3f} s at least, {middle:.3f} s median, {least / base:.2f} yardsticks")
+    ratio = f"{least / base:.2f} yardsticks"
+    if name in TABS:
+        ratio += f", {least / help_least:.2f} times --help"
+    print(f"{name:12} {least:.3f} s at least, {middle:.3f} s median, {ratio}")
 PYTHON

@@ -8,6 +8,11 @@ def main() -> None:
     # Looking for pydantic's plugins opens the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
+        if "_LRKV_PLAN_COMPLETE" in os.environ:
+            from lrkv_plan.cli.completing import answer
+
+            answer()
+            return
         from lrkv_plan.cli.app import main as run
 
         run()

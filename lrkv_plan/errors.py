@@ -1,6 +1,7 @@
 """The errors that a person can mend, each with the exit code of the command line.
 
-A ``PlanError`` is printed as one line: what, where, which value, what is allowed, what to try.
+A ``PlanError`` is printed as one line: what, where, which value, what is allowed; below it at most
+two lines of advice, with a command to paste where there is one.
 Anything else that escapes is a bug and keeps its traceback.
 """
 
@@ -15,12 +16,17 @@ _MAX_PRINTED_BITS = 1_000  # str() of a whole number takes a time that grows wit
 
 
 class PlanError(Exception):
-    """No answer, for a reason that the message states in one line."""
+    """No answer, for a reason that ``message`` states in one line; ``advice`` says what to try."""
 
     exit_code = 1
 
-    def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))
+    def __init__(self, message: str, *, advice: Sequence[str] = ()) -> None:
+        self.message = one_line(message)
+        self.advice = tuple(printable(line) for line in advice)
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return "; ".join([self.message, *(" ".join(line.split()) for line in self.advice)])
 
 
 class UsageError(PlanError):
@@ -36,11 +42,13 @@ class ArgumentError(UsageError):
     others as ``--flags``; Python's message says ``keywords``, the command line's ``--flags``.
     """
 
-    def __init__(self, names: str | Sequence[str], problem: str) -> None:
+    def __init__(
+        self, names: str | Sequence[str], problem: str, *, advice: Sequence[str] = ()
+    ) -> None:
         self.names = (names,) if isinstance(names, str) else tuple(names)
         self.problem = problem
         told = re.sub(r"--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), problem)
-        super().__init__(", ".join(self.names) + told)
+        super().__init__(", ".join(self.names) + told, advice=advice)
 
     def of_options(self) -> str:
         """The message with ``--context-tokens`` for ``context_tokens``."""
@@ -76,10 +84,14 @@ def one_line(text: str, limit: int = 600) -> str:
     Long words are cut in their middle, and so is the whole text at ``limit`` characters: the file
     stands at the start of a message, and what is wrong with it at the end.
     """
-    flat = " ".join(_cut(word, _MAX_WORD) for word in text.split())
-    if not flat.isprintable():
-        flat = "".join(c if c.isprintable() else repr(c)[1:-1] for c in flat)
-    return _cut(flat, limit)
+    return _cut(printable(" ".join(_cut(word, _MAX_WORD) for word in text.split())), limit)
+
+
+def printable(text: str) -> str:
+    """Text with its control characters escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _cut(text: str, limit: int) -> str:
@@ -107,3 +119,45 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {k.lower(): k for k in known}
     near = difflib.get_close_matches(name.lower()[:80], by_lower, n=1, cutoff=0.6)
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
+# Words of a model's name that say how it was trained or is stored, not what it caches.
+_VARIANTS = frozenset(
+    ("instruct", "chat", "base", "it", "hf", "meta", "pt", "awq", "gptq", "bf16", "fp8")
+)
+
+
+def nearest_names(name: str, known: Iterable[str], at_most: int = 3) -> list[str]:
+    """Known names that a name may mean, nearest first: one if only case or marks differ.
+
+    A hub id counts by its last part.
+
+    Examples
+    --------
+    >>> known = ["llama-2-7b", "llama-3.1-70b", "llama-3.1-8b", "qwen3-8b"]
+    >>> nearest_names("llama-70b", known)
+    ['llama-3.1-70b']
+    >>> nearest_names("meta-llama/Llama-3.1-8B-Instruct", known)
+    ['llama-3.1-8b']
+    >>> nearest_names("nothing", known)
+    []
+    """
+    last = name[:200].lower().rstrip("/").rpartition("/")[2]
+    words = [word for word in re.split(r"[-_ ]+", last) if word and word not in _VARIANTS]
+    by_marks: dict[str, str] = {}
+    for one in known:
+        by_marks.setdefault(_without_marks(one), one)
+    same = by_marks.get(_without_marks("".join(words)))
+    if same is not None:
+        return [same]
+    parted = {one: set(re.split(r"[-_ ]+", one.lower())) for one in by_marks.values()}
+    holding = [one for one in parted if words and set(words) <= parted[one]]
+    if holding:
+        return sorted(holding, key=lambda one: (len(parted[one]), one))[:at_most]
+    near = difflib.get_close_matches("-".join(words)[:80], parted, n=at_most, cutoff=0.6)
+    held = [one for one in parted if len(parted[one]) > 1 and parted[one] <= set(words)]
+    return list(dict.fromkeys([*sorted(held, key=len, reverse=True), *near]))[:at_most]
+
+
+def _without_marks(name: str) -> str:
+    return re.sub(r"[-_ ]", "", name.lower())

@@ -8,13 +8,14 @@ checkout.
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.documents import read_json, read_yaml
-from lrkv_plan.errors import SpecError, did_you_mean, shown
+from lrkv_plan.errors import SpecError, nearest_names, shown
 from lrkv_plan.files import as_path, names_in
 from lrkv_plan.schema import validate
 from lrkv_plan.specs.model import ModelSpec
@@ -54,9 +55,10 @@ def load_model(
         from lrkv_plan.huggingface import import_config
 
         return import_config(dict(argument), Path(str(argument.get("_name_or_path") or "config")))
-    path = _as_path(argument) or _named(str(argument), MODEL_FOLDER, spec_dir)
+    path = _as_path(argument, MODEL_FOLDER, spec_dir)
+    path = path or _named(str(argument), MODEL_FOLDER, spec_dir)
     if path is None:
-        raise _unknown("model", str(argument), MODEL_FOLDER, spec_dir)
+        raise _unknown(str(argument), MODEL_FOLDER, spec_dir)
     if os.path.isdir(path):
         path = path / "config.json"
         if not os.path.lexists(path):
@@ -109,15 +111,17 @@ def find_hardware(
     """``load_hardware`` and the file that it was read from."""
     from lrkv_plan.specs.hardware import HardwareProfile
 
-    path = _as_path(argument) or _named(str(argument), HARDWARE_FOLDER, spec_dir)
+    path = _as_path(argument, HARDWARE_FOLDER, spec_dir)
+    path = path or _named(str(argument), HARDWARE_FOLDER, spec_dir)
     if path is not None:
         return validate(HardwareProfile, read_yaml(path), path), path
-    wanted = str(argument).lower()
+    wanted, aliases = str(argument).lower(), set()
     for candidate in shipped_files(HARDWARE_FOLDER, spec_dir):
         profile = validate(HardwareProfile, read_yaml(candidate), candidate)
         if wanted in profile.aliases:
             return profile, candidate
-    raise _unknown("hardware", str(argument), HARDWARE_FOLDER, spec_dir)
+        aliases |= set(profile.aliases)
+    raise _unknown(str(argument), HARDWARE_FOLDER, spec_dir, aliases)
 
 
 def shipped_files(folder: str, spec_dir: str | Path | None = None) -> list[Path]:
@@ -156,7 +160,7 @@ def _directories(folder: str, spec_dir: str | Path | None) -> list[Path]:
     return [place for place in places if place is not None and place.is_dir()]
 
 
-def _as_path(argument: str | Path) -> Path | None:
+def _as_path(argument: str | Path, folder: str, spec_dir: str | Path | None) -> Path | None:
     """The argument as a path, if it is one: existing, or written like one.
 
     What a path leads to (a pipe, a link to nothing) is told where it is read.
@@ -169,7 +173,8 @@ def _as_path(argument: str | Path) -> Path | None:
     except (FileNotFoundError, NotADirectoryError):
         if is_written_as_path:
             what = "a link to nothing" if path.is_symlink() else "no such file or folder"
-            raise SpecError(f"{text}: {what}") from None
+            advice = _advice(text, folder, spec_dir) if _is_hub_id(text) else ()
+            raise SpecError(f"{text}: {what}", advice=advice) from None
         return None
     except OSError as error:
         if not is_written_as_path:
@@ -190,10 +195,34 @@ def _named(name: str, folder: str, spec_dir: str | Path | None) -> Path | None:
     return None
 
 
-def _unknown(kind: str, name: str, folder: str, spec_dir: str | Path | None) -> SpecError:
-    known = [path.stem for path in shipped_files(folder, spec_dir)]
-    command = {"model": "models"}.get(kind, kind)
+# Folder -> what its files hold, the command that lists their names, what else may be given.
+_KINDS = {
+    MODEL_FOLDER: ("model", "models", "a file or folder with a Hugging Face config.json"),
+    HARDWARE_FOLDER: ("GPU", "hardware", "a YAML file of your own"),
+}
+
+
+def _unknown(
+    name: str, folder: str, spec_dir: str | Path | None, aliases: Iterable[str] = ()
+) -> SpecError:
     return SpecError(
-        f"{kind} {shown(name)} is neither a file nor a shipped name{did_you_mean(name, known)}; "
-        f"`lrkv-plan {command}` lists the names"
+        f"no shipped {_KINDS[folder][0]} is called {shown(name)}",
+        advice=_advice(name, folder, spec_dir, aliases),
+    )
+
+
+def _advice(
+    name: str, folder: str, spec_dir: str | Path | None, aliases: Iterable[str] = ()
+) -> tuple[str, str]:
+    _, command, else_given = _KINDS[folder]
+    known = [path.stem for path in shipped_files(folder, spec_dir)]
+    near = nearest_names(name, [*known, *aliases])
+    names = f"perhaps  {', '.join(near):22} (all: lrkv-plan {command})"
+    return (names if near else f"names:  lrkv-plan {command}", f"or {else_given}")
+
+
+def _is_hub_id(text: str) -> bool:
+    """Written like an organisation's model on a hub, not like a file."""
+    return bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", text)) and not (
+        text.lower().endswith(_SUFFIXES)
     )

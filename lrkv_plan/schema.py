@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -99,12 +99,18 @@ class Problem:
         return f"{self.where}: {self.text}" if self.where else self.text
 
 
-def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+def explain(
+    error: ValidationError, model: type[BaseModel] | None = None, *, inside: str = ""
+) -> str:
     """``key.path: what is wrong (value)``, for all errors in one line.
 
-    ``model`` gives the known keys for a did-you-mean at the top level.
+    ``model`` gives the known keys for a did-you-mean at the top level; ``inside`` is the key under
+    which the model stands.
     """
-    return one_line(_in_one_line(problems(error, model)))
+    found = problems(error, model)
+    if inside:
+        found = [replace(one, where=f"{inside}.{one.where}".rstrip(".")) for one in found]
+    return one_line(_in_one_line(found))
 
 
 def problems(error: ValidationError, model: type[BaseModel] | None = None) -> list[Problem]:

@@ -1,8 +1,8 @@
 """Pages that the documentation site makes when it is built: every command, every public name.
 
-mkdocs loads this file as a hook (mkdocs.yml). A command's page is its help and, where that needs
-no file of yours and no measuring, what its example prints or draws today. A public name's page is
-its docstring, at the place where it is written. At the end the built pages are searched for
+mkdocs loads this file as a hook (mkdocs.yml). A command's page is its whole help and, where that
+needs no file of yours and no measuring, what its example prints or draws today. A public name's
+page is its docstring, at the place where it is written. At the end the built pages are searched for
 anything that a browser would fetch from elsewhere; there is nothing.
 """
 
@@ -31,6 +31,7 @@ NOT_RUN = {
     "calibrate run": "torch and the time that it is given",
     "calibrate show": "the folder of a calibration run",
     "calibrate tensor-parallel": "torch, and a process per GPU",
+    "explore": "a browser",
     "inspect": "a folder with safetensors",
     "models import": "a config.json",
     "report": "some seconds, and writes a folder",
@@ -72,8 +73,8 @@ def commands() -> Iterator[Command]:
 
 
 def help_text(command: Command) -> str:
-    """What ``--help`` prints."""
-    return CliRunner().invoke(app, [*command.name.split(), "--help"]).output
+    """What ``--help-all`` prints."""
+    return CliRunner().invoke(app, [*command.name.split(), "--help-all"]).output
 
 
 def command_page(command: Command) -> tuple[str, dict[str, bytes]]:

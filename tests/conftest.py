@@ -41,6 +41,16 @@ def only_notes(stderr: str) -> bool:
     return all(line.startswith("note: ") for line in stderr.splitlines())
 
 
+def one_error(stderr: str) -> str:
+    """The error's line; below it stand at most two indented lines of advice."""
+    first, *advice = stderr.splitlines()
+    assert first.startswith("error: ")
+    assert len(advice) <= 2
+    assert all(line.startswith("  ") and line.isprintable() for line in advice)
+    assert stderr.endswith("\n")
+    return first
+
+
 @pytest.fixture(scope="session", autouse=True)
 def commands_built_once() -> Iterator[None]:
     """Building all commands takes longer than most of them run, and nothing changes them."""

@@ -18,7 +18,7 @@ from benchmarks.fuzzing.inputs import Input
 from benchmarks.fuzzing.running import Outcome
 
 REFUSALS = (2, 3, 4, 5)
-MAX_LINES, MAX_CHARACTERS = 3, 1000
+MAX_LINES, MAX_CHARACTERS = 3, 1000  # the error and at most two lines of advice
 MAX_GROWN_BYTES = 400 * 2**20
 # C0 but for tab and line ends, DEL, C1, bidirectional marks, separators, lone surrogates.
 _CONTROL = re.compile(
@@ -83,6 +83,10 @@ def _long_messages(outcome: Outcome) -> Iterator[Fault]:
     lines = [line for line in told if not line.startswith(("wrote ", "note: "))]
     if outcome.exit_code not in REFUSALS or "Commands:" in outcome.stderr or not lines:
         return
+    refused = [i for i, line in enumerate(lines) if line.startswith("error: ")]
+    bare = [line for line in lines[refused[-1] + 1 :] if line[:2] != "  "] if refused else []
+    if bare:
+        yield Fault("advice not indented", _gist(bare[0]), _cut(bare[0]))
     n_characters = sum(map(len, lines))
     if len(lines) > MAX_LINES or n_characters > MAX_CHARACTERS:
         about = f"{len(lines)} lines, {n_characters:,} characters: {_cut(lines[-1])}"

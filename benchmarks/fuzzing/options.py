@@ -25,7 +25,8 @@ BASES = {
     "roofline": "llama-3.1-8b --gpu h200", "step-time": "llama-3.1-8b --gpu h200",
     "validate": "llama-3.1-8b --gpu cpu --device cpu",
     "audit": "mla", "inspect": "k --fit-ranks none",
-    "report": "llama-3.1-8b --gpu h200 -o page", "calibrate fit": "run -o fitted",
+    "report": "llama-3.1-8b --gpu h200 -o page",
+    "explore": "llama-3.1-8b --gpu h200 --no-browser", "calibrate fit": "run -o fitted",
     "calibrate show": "run", "calibrate evaluate": "s.csv",
     "calibrate run": "-o new --device cpu --budget 15s",
     "calibrate tensor-parallel": "-o new --device cpu", "schema": "calibrate fit",
@@ -37,7 +38,13 @@ BASES = {
     "models import": "config.json", "hardware show": "h200",
     "hardware new": "own --like h200", "models new": "own", "models": "", "hardware": "",
 }  # fmt: skip
-WEIGHTS = {"report": 0.1, "calibrate fit": 0.5, "plot step-stack": 0.5, "plot rank-sweep": 0.5}
+WEIGHTS = {
+    "report": 0.1,
+    "explore": 0.2,
+    "calibrate fit": 0.5,
+    "plot step-stack": 0.5,
+    "plot rank-sweep": 0.5,
+}
 # Values that some option takes; which one is left to chance.
 VALUES = (
     "1", "2", "8", "16", "64", "1000", "0.5", "50%", "1/3", "33,3%", "8k", "128,8k", "1,2,4",

@@ -16,6 +16,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -34,7 +35,14 @@ from lrkv_plan.errors import CalibrationError
 
 PROCESSOR_S = 2.0  # that an input may take
 # Commands that draw pictures, fit and bootstrap: what they take on valid input, with room.
-SLOWER_S = {"report": 40.0, "plot": 6.0, "calibrate": 6.0, "audit": 4.0, "plan": 4.0}
+SLOWER_S = {
+    "report": 40.0,
+    "explore": 10.0,
+    "plot": 6.0,
+    "calibrate": 6.0,
+    "audit": 4.0,
+    "plan": 4.0,
+}
 WAITING_S = 10.0  # for input that never comes, with no more processor time than
 IDLE_S = 0.02
 MORE_MEMORY_BYTES = 3 * 2**30  # that an input may ask for before it gets a MemoryError
@@ -73,6 +81,7 @@ def prepared() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         built = functools.cache(typer.main.get_command)
         stack.enter_context(mock.patch("typer.main.get_command", built))
+        stack.enter_context(mock.patch("webbrowser.open", return_value=False))
         if importlib.util.find_spec("torch") is not None:
             for where, what in _measuring().items():
                 stack.enter_context(mock.patch(where, what))
@@ -121,10 +130,12 @@ def run(one: Input, folder: Path, *, processor_s: float | None = None) -> Outcom
     try:
         write_files(here, one.files)
         os.chdir(here)
+        tempfile.tempdir = str(folder)  # what goes to no file that was named
         files = _snapshot(here)
         limit = processor_s or SLOWER_S.get(one.arguments[0] if one.arguments else "", PROCESSOR_S)
         return _run(one, here, files, limit)
     finally:
+        tempfile.tempdir = None
         os.chdir(before_cwd)
         shutil.rmtree(folder)
 

@@ -138,7 +138,7 @@ def _check(item: dict[str, Any], where: str) -> None:
         try:
             cls.model_validate(value)
         except ValidationError as error:
-            raise SpecError(f"{where}: {key}{'.' if key else ''}{explain(error, cls)}") from None
+            raise SpecError(f"{where}: {explain(error, cls, inside=key)}") from None
 
 
 def _named(item: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.checkpoint.inspection import LayerInspection
 from lrkv_plan.checkpoint.projections import AttentionLayers, Order, groups_by_layer
-from lrkv_plan.errors import RequirementError, SpecError, UsageError
+from lrkv_plan.errors import SpecError, UsageError
 from lrkv_plan.formats import storage_format
 from lrkv_plan.memory.cache import bytes_per_token, reference_mha, row_bytes_per_layer
 from lrkv_plan.memory.largest import budget_bytes, infeasible, largest
@@ -165,7 +165,7 @@ def plan_frame(
 
     uniform, floor = largest(sizes, held, limit), held(0)
     if uniform is None:
-        raise RequirementError(infeasible(wanted, limit, floor, floor / mha))
+        raise infeasible(wanted, limit, floor, floor / mha)
     return PlanFrame(
         model=model, budget=wanted.text, limit=limit, floor=floor, mha_bytes=mha,
         uniform_rank=uniform, step=step, kv_dtype=kv_dtype, variant=variant,

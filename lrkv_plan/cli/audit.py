@@ -1,12 +1,14 @@
 """``lrkv-plan audit``: recompute printed claims and find what would print the same."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lrkv_plan.cli.options import ask, writes_table
 from lrkv_plan.errors import UsageError
-from lrkv_plan.report.tables import Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -28,13 +30,13 @@ def audit(
         typer.Option(
             "--verdict",
             metavar="VERDICT",
-            help="Only these rows: match, explained, mismatch, not_computable. Repeatable.",
+            help="Only these rows; repeatable. match, explained, mismatch, not_computable.",
         ),
     ] = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON schema of claim files instead.")
     ] = False,
-) -> Table:
+) -> "Table":
     """Recompute printed claims; exit 4 if one differs without an explanation that holds.
 
     Example: lrkv-plan audit mla

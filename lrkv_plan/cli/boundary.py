@@ -1,4 +1,6 @@
-"""What a person sees when a command cannot go on: one line on stderr, and an exit code.
+"""What a person sees when a command cannot go on: one line, some advice, and an exit code.
+
+The error is one line on stderr, with at most two indented lines of advice below.
 
 Bugs pass through and keep their traceback; ``--debug`` lets everything through.
 """
@@ -45,11 +47,11 @@ class PlanGroup(TyperGroup):
         if not standalone_mode:
             return run()
         flags = itertools.takewhile(lambda text: text.startswith("-"), given)
-        sys.exit(exit_code_of(run, debug="--debug" in list(flags)))
+        sys.exit(exit_code_of(run, debug="--debug" in list(flags), words=given))
 
 
-def exit_code_of(run: Callable[[], Any], *, debug: bool = False) -> int:
-    """Run, tell what a person can mend in one line, and return the exit code."""
+def exit_code_of(run: Callable[[], Any], *, debug: bool = False, words: Sequence[str] = ()) -> int:
+    """Run, tell what a person can mend, and return the exit code; ``words`` are what was typed."""
     settle_streams()
     try:
         try:
@@ -60,7 +62,7 @@ def exit_code_of(run: Callable[[], Any], *, debug: bool = False) -> int:
         sys.stdout.flush()
         return code
     except BaseException as error:
-        told = None if debug else what_is_told(error)
+        told = None if debug else what_is_told(error, words)
         if told is None:
             raise
         text, code = told
@@ -84,22 +86,29 @@ def tell(text: str) -> None:
         abandon(sys.stderr)
 
 
-def what_is_told(error: BaseException) -> tuple[str, int] | None:
+def what_is_told(error: BaseException, words: Sequence[str] = ()) -> tuple[str, int] | None:
     """What is said about an error and its exit code; None for a bug."""
     if isinstance(error, BrokenPipeError):
         abandon(sys.stdout)  # the reader (head, less) has seen enough
         return "", 0
     if isinstance(error, _ClickError):
-        return _usage_text(error)
+        return _usage_text(error, words)
     known = _reason(error)
-    return None if known is None else (f"error: {one_line(known[0])}\n", known[1])
+    advice = error.advice if isinstance(error, PlanError) else ()
+    return None if known is None else (_told(known[0], advice), known[1])
+
+
+def _told(message: str, advice: Sequence[str]) -> str:
+    """The error's line, and at most two of advice below."""
+    lines = [f"error: {one_line(message)}", *(f"  {line}" for line in advice[:2])]
+    return "\n".join(lines) + "\n"
 
 
 def _reason(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, ArgumentError):
         return error.of_options(), error.exit_code
     if isinstance(error, PlanError):
-        return str(error), error.exit_code
+        return error.message, error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return "interrupted", INTERRUPTED
     if isinstance(error, MemoryError):
@@ -114,23 +123,56 @@ def _reason(error: BaseException) -> tuple[str, int] | None:
     return None
 
 
-def _usage_text(error: Any) -> tuple[str, int]:
+def _usage_text(error: Any, words: Sequence[str]) -> tuple[str, int]:
     """A usage error in our form; the help of a group that was named alone is shown as it is."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return f"{error.format_message()}\n", error.exit_code
-    message = _in_our_form(error)
     context = getattr(error, "ctx", None)
+    near = _near_options(error, context, words)
+    message = _in_our_form(error, near)
     if context is not None and "; did you mean" not in message:
         message += f"; see {context.command_path} --help"
-    return f"error: {one_line(message)}\n", error.exit_code
+    line = _to_paste(error, context, words, _meant(message))
+    return _told(message, [line] if line else []), error.exit_code
 
 
-def _in_our_form(error: Any) -> str:
+def _meant(message: str) -> list[str]:
+    """The one word that a message proposes, and the one in whose place it stands."""
+    found = re.fullmatch(r"no such \w+ (\S+); did you mean ((?:(?! or ).)+)\?", message)
+    return [] if found is None else [word.strip("'") for word in found.groups()]
+
+
+def _near_options(error: Any, context: Any, words: Sequence[str]) -> list[str]:
+    if type(error).__name__ != "NoSuchOption":
+        return []
+    from lrkv_plan.cli.advice import near_options, value_of
+
+    known = context.command.get_params(context) if context is not None else []
+    flags = [flag for one in known for flag in (*one.opts, *one.secondary_opts)]
+    value = value_of(words, error.option_name)
+    return near_options(error.option_name, flags, error.possibilities or (), value)
+
+
+def _to_paste(error: Any, context: Any, words: Sequence[str], meant: Sequence[str]) -> str:
+    """A command to paste: a word as it was meant, or what is missing put in."""
+    if context is None:
+        return ""
+    from lrkv_plan.cli.advice import completed, pasted, renamed
+
+    program = context.find_root().command_path
+    if meant and meant[1].split()[0] not in words:
+        return pasted([program, *renamed(words, *meant)])
+    if type(error).__name__ == "MissingParameter":
+        whole = pasted(completed(words, context.command, context))
+        return whole and f"for example:  {whole}"
+    return ""
+
+
+def _in_our_form(error: Any, near: Sequence[str]) -> str:
     """``no such option --foo; did you mean --bar?`` from typer's ``No such option: --foo ...``."""
     if type(error).__name__ == "NoSuchOption":
-        near = " or ".join(sorted(error.possibilities or ()))
         return f"no such option {_cut(error.option_name)}" + (
-            f"; did you mean {near}?" if near else ""
+            f"; did you mean {' or '.join(near)}?" if near else ""
         )
     text = " ".join(_cut(word) for word in error.format_message().split())
     text = text.replace(": Value error, ", ": ")

@@ -6,12 +6,13 @@ import typer
 
 from lrkv_plan.cli.options import (
     AttentionOption,
-    KvDtypeOption,
-    ModelArgument,
+    KvDtypesOption,
+    ModelsArgument,
     SpecDirOption,
-    TpSizeOption,
+    TpSizesOption,
     asks,
 )
+from lrkv_plan.cli.panels import OUTPUT
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 @asks("cache")
 def cache(
-    model: ModelArgument,
+    model: ModelsArgument,
     attention: AttentionOption = None,
     context_tokens: Annotated[
         str | None,
@@ -34,13 +35,15 @@ def cache(
     batch_size: Annotated[
         str, typer.Option("--batch-size", metavar="N", help="Sequences resident together.")
     ] = "1",
-    kv_dtype: KvDtypeOption = "bf16",
-    tp_size: TpSizeOption = "1",
+    kv_dtype: KvDtypesOption = "bf16",
+    tp_size: TpSizesOption = "1",
     encoder_tokens: Annotated[
         str | None,
         typer.Option("--encoder-tokens", metavar="T", help="Encoder rows of cross-attention."),
     ] = None,
-    detail: Annotated[bool, typer.Option("--detail", help="One row per cached tensor.")] = False,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="One row per cached tensor.", rich_help_panel=OUTPUT)
+    ] = False,
     spec_dir: SpecDirOption = None,
 ) -> None:
     """Cache bytes per design and context.

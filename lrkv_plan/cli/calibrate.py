@@ -10,9 +10,9 @@ from lrkv_plan.cli import calibrate_fit, calibrate_run, calibrate_tensor_paralle
 from lrkv_plan.cli.given import StrictTyper
 from lrkv_plan.cli.options import SpecDirOption, writes_table
 from lrkv_plan.cli.plain_warnings import plain_warnings
-from lrkv_plan.report.tables import Table
 
 if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
     from lrkv_plan.specs.hardware import HardwareProfile
 
 app = StrictTyper(
@@ -40,19 +40,19 @@ def evaluate(
         Path,
         typer.Argument(
             metavar="FILE.csv[.gz]",
-            help="One measured decode call a row: gpu, family, backend, kv_dtype, batch, kv_len, "
+            help="One measured decode call a row. gpu, family, backend, kv_dtype, batch, kv_len, "
             "n_heads, n_kv_heads, head_dim, d_c, d_rope, latency_us [, regime, flag].",
         ),
     ],
     held_out: Annotated[
         bool,
         typer.Option(
-            "--held-out", help="Refit with whole head configurations left out (needs scipy)."
+            "--held-out", help="Refit with whole head configurations left out. Needs scipy."
         ),
     ] = False,
     spec_dir: SpecDirOption = None,
-) -> Table:
-    """Errors of the shipped constants against a table of measured calls.
+) -> "Table":
+    """Errors of the shipped constants against measured calls.
 
     Example: lrkv-plan calibrate evaluate decode.csv.gz --format json
     """

@@ -1,14 +1,18 @@
 """``lrkv-plan calibrate fit`` and ``show``: constants from samples, and what a profile rests on."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lrkv_plan import words
+from lrkv_plan.cli.names import gpus, some_of
 from lrkv_plan.cli.options import SpecDirOption, writes_table
+from lrkv_plan.cli.panels import OUTPUT
 from lrkv_plan.cli.result_folder import is_folder, result_folder
-from lrkv_plan.report.tables import Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -23,8 +27,8 @@ def fit(
         Path,
         typer.Argument(
             metavar="DIR|SAMPLES.csv",
-            help="What `calibrate run` left, or a table of calls measured elsewhere with the "
-            "columns that `calibrate evaluate` takes (then --gpu says where).",
+            help="What `calibrate run` left, or measured calls. Those have the columns that "
+            "`calibrate evaluate` takes, and --gpu says where they were measured.",
         ),
     ],
     output: Annotated[
@@ -34,7 +38,7 @@ def fit(
             "-o",
             metavar="DIR",
             parser=result_folder,
-            help="Folder for the profile and the report; that of the samples if not given.",
+            help="Folder for the profile and the report. Default: that of the samples.",
         ),
     ] = None,
     gpu: Annotated[
@@ -42,8 +46,9 @@ def fit(
         typer.Option(
             "--gpu",
             metavar="PROFILE",
-            help="Profile whose bandwidth and peaks the fitted shares refer to. Default: the "
+            help="Profile that the fitted shares refer to. Its bandwidth and peaks. Default: the "
             "shipped one of the measured device, or what the run measured.",
+            autocompletion=some_of(gpus),
         ),
     ] = None,
     max_error: Annotated[
@@ -57,15 +62,18 @@ def fit(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Overwrite earlier results, and keep a noisy or poor fit, labelled."
+            "--force",
+            help="Overwrite earlier results, and keep a noisy or poor fit, labelled.",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+        bool,
+        typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ] = False,
     spec_dir: SpecDirOption = None,
-) -> Table:
-    """Fit the kernel model to measured calls and judge it on those that were held out.
+) -> "Table":
+    """Fit the kernel model to measured calls, judge it on others.
 
     Example: lrkv-plan calibrate fit here --max-error 10%
     """
@@ -90,7 +98,7 @@ def fit(
 
 def _fit_run(
     samples: Path, folder: Path, gpu: str | None, limit: float, force: bool, spec_dir: Path | None
-) -> tuple[Table, list[Path]]:
+) -> "tuple[Table, list[Path]]":
     from lrkv_plan.calibration.fit_run import fit_run
     from lrkv_plan.report.views.calibration import fit_table, write_result
 
@@ -101,7 +109,7 @@ def _fit_run(
 
 def _fit_table(
     samples: Path, folder: Path, gpu: str | None, limit: float, force: bool, spec_dir: Path | None
-) -> tuple[Table, list[Path]]:
+) -> "tuple[Table, list[Path]]":
     from lrkv_plan.calibration.table_fit import fit_table, write_profile
     from lrkv_plan.report.views.calibration import table_fit_table
 
@@ -116,12 +124,12 @@ def show(
         str,
         typer.Argument(
             metavar="DIR|PROFILE",
-            help="A run's folder, or a hardware profile: a YAML file or a shipped name.",
+            help="Folder of a run, or a profile. A YAML file or a shipped name.",
         ),
     ],
     spec_dir: SpecDirOption = None,
-) -> Table:
-    """Constants, intervals, held-out errors and provenance of a calibration.
+) -> "Table":
+    """Constants, intervals, errors and provenance.
 
     Example: lrkv-plan calibrate show here
     """

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lrkv_plan import units, words
+from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import writes_table
+from lrkv_plan.cli.panels import MEASURING, OUTPUT
 from lrkv_plan.cli.progress import progress_line
 from lrkv_plan.cli.result_folder import result_folder
 from lrkv_plan.errors import ArgumentError, CalibrationError, UsageError, shown
-from lrkv_plan.report.tables import Table
 
 if TYPE_CHECKING:
     from lrkv_plan.calibration.session import RunOptions, RunOutcome
+    from lrkv_plan.report.tables import Table
 
 RESERVE, RESERVE_S = 0.15, 12.0  # share of the budget and seconds, for the fit and the report
 INTERRUPTED = 130
@@ -38,19 +40,26 @@ def run(
             "-o",
             metavar="DIR",
             parser=result_folder,
-            help="Folder for samples.csv, run.json, the calibrated profile and the report.",
+            help="Folder to write. samples.csv, run.json, the calibrated profile and the report.",
         ),
     ],
     device: Annotated[
-        str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:1.")
+        str,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="auto, cpu, cuda or cuda:1.",
+            rich_help_panel=MEASURING,
+        ),
     ] = "auto",
     attention: Annotated[
         list[str] | None,
         typer.Option(
             "--attention",
             metavar="DESIGN",
-            help="Measure this design's decode paths only, the design among them: mha, gqa:8, "
-            "mla:512+64, lrkv:55,position=rope_expand. Repeat for more.",
+            help="Only this design's paths; repeat for more. The design is among them: mha, gqa:8, "
+            "mla:512+64, lrkv:55,position=rope_expand.",
+            autocompletion=one_of(designs),
         ),
     ] = None,
     path: Annotated[
@@ -60,7 +69,10 @@ def run(
     dtype: Annotated[
         list[str] | None,
         typer.Option(
-            "--dtype", metavar="FORMAT", help="fp32, bf16 or fp16; fp32 on CPUs, bf16 on GPUs."
+            "--dtype",
+            metavar="FORMAT",
+            help="fp32, bf16 or fp16; fp32 on CPUs, bf16 on GPUs.",
+            rich_help_panel=MEASURING,
         ),
     ] = None,
     budget: Annotated[
@@ -69,20 +81,37 @@ def run(
     threads: Annotated[
         str | None,
         typer.Option(
-            "--threads", metavar="N", help="CPU threads; one, if not given, repeats best."
+            "--threads",
+            metavar="N",
+            help="CPU threads; one, if not given, repeats best.",
+            rich_help_panel=MEASURING,
         ),
     ] = None,
-    seed: Annotated[str, typer.Option("--seed", metavar="N", help="Of order and contents.")] = "1",
+    seed: Annotated[
+        str,
+        typer.Option(
+            "--seed", metavar="N", help="Of order and contents.", rich_help_panel=MEASURING
+        ),
+    ] = "1",
     hot: Annotated[
-        bool, typer.Option("--hot", help="Leave caches as the last call left them.")
+        bool,
+        typer.Option(
+            "--hot", help="Leave caches as the last call left them.", rich_help_panel=MEASURING
+        ),
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the samples in the folder.")
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the samples in the folder.", rich_help_panel=MEASURING
+        ),
     ] = False,
     max_error: Annotated[
         str,
         typer.Option(
-            "--max-error", metavar="SHARE", help="Held-out median error above which no fit is kept."
+            "--max-error",
+            metavar="SHARE",
+            help="Held-out median error above which no fit is kept.",
+            rich_help_panel=MEASURING,
         ),
     ] = "15%",
     force: Annotated[
@@ -91,13 +120,15 @@ def run(
             "--force",
             help="Measure anew and, once its results are whole, replace what is in the folder; "
             "keep a noisy or poor fit, labelled.",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+        bool,
+        typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ] = False,
-) -> Table:
-    """Run real decode steps with torch, fit the kernel model, and judge it on points left out.
+) -> "Table":
+    """Run real decode steps with torch, fit and judge the model.
 
     Example: lrkv-plan calibrate run --device cpu --budget 60s --output here
     """
@@ -190,7 +221,7 @@ def _require_two_rounds(outcome: "RunOutcome", options: "RunOptions") -> None:
     )
 
 
-def _fitted(outcome: "RunOutcome", folder: Path, limit: float, force: bool, quiet: bool) -> Table:
+def _fitted(outcome: "RunOutcome", folder: Path, limit: float, force: bool, quiet: bool) -> "Table":
     """What the samples say: profile and report beside them, and the table of paths.
 
     Results of a run that replaces another are written beside its own samples first.

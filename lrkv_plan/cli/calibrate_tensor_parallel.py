@@ -19,15 +19,17 @@ import typer
 from lrkv_plan import words
 from lrkv_plan.cli.boundary import what_is_told
 from lrkv_plan.cli.given import StrictCommand
+from lrkv_plan.cli.names import designs, gpus, one_of, some_of
 from lrkv_plan.cli.options import writes_table
+from lrkv_plan.cli.panels import MEASURING, OUTPUT
 from lrkv_plan.cli.progress import progress_line
 from lrkv_plan.cli.result_folder import result_folder
 from lrkv_plan.errors import UsageError, did_you_mean, shown
-from lrkv_plan.report.tables import Table
 
 if TYPE_CHECKING:
     from lrkv_plan.calibration.tensor_parallel.group import Place
     from lrkv_plan.calibration.tensor_parallel.options import Options
+    from lrkv_plan.report.tables import Table
 
 MAX_WIDTH = 1 << 20
 MAX_CONTEXTS = 100
@@ -90,27 +92,37 @@ def tensor_parallel(
             "-o",
             metavar="DIR",
             parser=result_folder,
-            help="Folder for tensor-parallel.md and .json, allreduce.csv, samples.csv (added to; "
-            "rows for `calibrate fit`), run.json if there is none, and NAME.allreduce.yaml: the "
-            "--gpu profile with what was measured.",
+            help="Folder to write. tensor-parallel.md and .json, allreduce.csv, samples.csv (added "
+            "to; rows for `calibrate fit`), run.json if there is none, and NAME.allreduce.yaml: "
+            "the --gpu profile with what was measured.",
         ),
     ],
     device: Annotated[
-        str, typer.Option("--device", metavar="DEVICE", help="auto, cpu (gloo) or cuda (nccl).")
+        str,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="auto, cpu (gloo) or cuda (nccl).",
+            rich_help_panel=MEASURING,
+        ),
     ] = "auto",
     attention: Annotated[
         list[str] | None,
         typer.Option(
             "--attention",
             metavar="DESIGN",
-            help="mha, gqa:8, mla:512+64, lrkv:54,groups=8. Repeat for more; each family if not "
-            "given.",
+            help="A design; repeat for more. mha, gqa:8, mla:512+64, lrkv:54,groups=8; each family "
+            "if not given.",
+            autocompletion=one_of(designs),
         ),
     ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            "--policy", metavar="NAME", help="Placement, as `shard` names it. Repeat for more."
+            "--policy",
+            metavar="NAME",
+            help="Placement, as `shard` names it. Repeat for more.",
+            rich_help_panel=MEASURING,
         ),
     ] = None,
     n_heads: Annotated[
@@ -142,21 +154,39 @@ def tensor_parallel(
     ] = "1",
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", metavar="FORMAT", help="fp32 on a CPU, bf16 on a GPU, or fp16."),
+        typer.Option(
+            "--dtype",
+            metavar="FORMAT",
+            help="fp32 on a CPU, bf16 on a GPU, or fp16.",
+            rich_help_panel=MEASURING,
+        ),
     ] = None,
     path: Annotated[
         str | None,
         typer.Option(
-            "--path", metavar="PATH", help="Decode path, if not the usual one of each design."
+            "--path",
+            metavar="PATH",
+            help="Decode path, if not the usual one of each design.",
+            rich_help_panel=MEASURING,
         ),
     ] = None,
     repeats: Annotated[
         str,
-        typer.Option("--repeats", metavar="N", help="Times that all is measured, time permitting."),
+        typer.Option(
+            "--repeats",
+            metavar="N",
+            help="Times that all is measured, time permitting.",
+            rich_help_panel=MEASURING,
+        ),
     ] = "20",
     largest_message: Annotated[
         str | None,
-        typer.Option("--largest-message", metavar="SIZE", help="8MiB on a CPU, 64MiB on a GPU."),
+        typer.Option(
+            "--largest-message",
+            metavar="SIZE",
+            help="8MiB on a CPU, 64MiB on a GPU.",
+            rich_help_panel=MEASURING,
+        ),
     ] = None,
     gpu: Annotated[
         str | None,
@@ -164,19 +194,28 @@ def tensor_parallel(
             "--gpu",
             metavar="PROFILE",
             help="Profile whose link the fit refers to, and its copy's base.",
+            rich_help_panel=MEASURING,
+            autocompletion=some_of(gpus),
         ),
     ] = None,
     seed: Annotated[
-        str, typer.Option("--seed", metavar="N", help="Of the random rows and weights.")
+        str,
+        typer.Option(
+            "--seed", metavar="N", help="Of the random rows and weights.", rich_help_panel=MEASURING
+        ),
     ] = "0",
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite an earlier report in the folder.")
+        bool,
+        typer.Option(
+            "--force", help="Overwrite an earlier report in the folder.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+        bool,
+        typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ] = False,
-) -> Table | None:
-    """Measure all-reduces and sharded decode steps among the processes that torchrun starts.
+) -> "Table | None":
+    """Measure all-reduces and sharded steps under torchrun.
 
     Example: torchrun --nproc-per-node 2 -m lrkv_plan calibrate tensor-parallel --output tp2
     """
@@ -243,7 +282,7 @@ def _command() -> str:
     return f"{launch} {shlex.join(sys.argv[1:])}"
 
 
-def _measured(options: "Options", place: "Place", quiet: bool) -> Table | None:
+def _measured(options: "Options", place: "Place", quiet: bool) -> "Table | None":
     """The policies' table on worker 0, once everything is on disk; all raise the same error."""
     from lrkv_plan.calibration.tensor_parallel.group import joined
 

@@ -23,6 +23,7 @@ from lrkv_plan.cli.options import (
     WeightsOption,
     asks,
 )
+from lrkv_plan.cli.panels import DEPLOYMENT, LENGTHS, OUTPUT, PRICE, REQUIREMENTS
 
 
 def register(app: typer.Typer) -> None:
@@ -42,17 +43,39 @@ def capacity(
             "--tp-size",
             metavar="P[,P...]",
             help="Tensor-parallel GPUs. Default: 1; with --min-gpus every power of two.",
+            rich_help_panel=DEPLOYMENT,
         ),
     ] = None,
-    pp_size: Annotated[str, typer.Option("--pp-size", metavar="N", help="Pipeline stages.")] = "1",
+    pp_size: Annotated[
+        str,
+        typer.Option("--pp-size", metavar="N", help="Pipeline stages.", rich_help_panel=DEPLOYMENT),
+    ] = "1",
     dp_size: Annotated[
-        str, typer.Option("--dp-size", metavar="N", help="Data-parallel attention cores.")
+        str,
+        typer.Option(
+            "--dp-size",
+            metavar="N",
+            help="Data-parallel attention cores.",
+            rich_help_panel=DEPLOYMENT,
+        ),
     ] = "1",
     ep_size: Annotated[
-        str, typer.Option("--ep-size", metavar="N", help="GPUs that experts are dealt over.")
+        str,
+        typer.Option(
+            "--ep-size",
+            metavar="N",
+            help="GPUs that experts are dealt over.",
+            rich_help_panel=DEPLOYMENT,
+        ),
     ] = "1",
     dcp_size: Annotated[
-        str, typer.Option("--dcp-size", metavar="N", help="Decode-context parallel GPUs.")
+        str,
+        typer.Option(
+            "--dcp-size",
+            metavar="N",
+            help="Decode-context parallel GPUs.",
+            rich_help_panel=DEPLOYMENT,
+        ),
     ] = "1",
     engine: EngineOption = "vllm",
     context_tokens: Annotated[
@@ -65,7 +88,10 @@ def capacity(
         ),
     ] = None,
     page_tokens: Annotated[
-        str | None, typer.Option("--page-tokens", metavar="N", help="Tokens per page.")
+        str | None,
+        typer.Option(
+            "--page-tokens", metavar="N", help="Tokens per page.", rich_help_panel=DEPLOYMENT
+        ),
     ] = None,
     max_batched_tokens: Annotated[
         str | None,
@@ -73,6 +99,7 @@ def capacity(
             "--max-batched-tokens",
             metavar="N",
             help="Tokens scheduled in one step. Default: vLLM's for the GPU, 8192 or 2048.",
+            rich_help_panel=DEPLOYMENT,
         ),
     ] = None,
     kv_dtype: KvDtypeOption = "bf16",
@@ -81,58 +108,118 @@ def capacity(
     utilisation: UtilisationOption = None,
     kv_memory: KvMemoryOption = None,
     draft_layers: Annotated[
-        str, typer.Option("--draft-layers", metavar="N", help="Draft layers that share the pool.")
+        str,
+        typer.Option(
+            "--draft-layers",
+            metavar="N",
+            help="Draft layers that share the pool.",
+            rich_help_panel=PRICE,
+        ),
     ] = "0",
     draft_tokens: Annotated[
         str | None,
-        typer.Option("--draft-tokens", metavar="N", help="Tokens drafted; 1 with draft layers."),
+        typer.Option(
+            "--draft-tokens",
+            metavar="N",
+            help="Tokens drafted; 1 with draft layers.",
+            rich_help_panel=PRICE,
+        ),
     ] = None,
     prefix_cache: Annotated[
-        bool, typer.Option("--prefix-cache", help="State layers keep a block for reuse.")
+        bool,
+        typer.Option(
+            "--prefix-cache",
+            help="State layers keep a block for reuse.",
+            rich_help_panel=DEPLOYMENT,
+        ),
     ] = False,
     align: Annotated[
         str,
-        typer.Option("--align", metavar="N", help="Multiple that kernels store low-rank rows at."),
+        typer.Option(
+            "--align",
+            metavar="N",
+            help="Multiple that kernels store low-rank rows at.",
+            rich_help_panel=DEPLOYMENT,
+        ),
     ] = "16",
     lengths: Annotated[
         Path | None,
-        typer.Option("--lengths", help="Uneven lengths: one a line, or CSV with --column."),
+        typer.Option(
+            "--lengths",
+            metavar="FILE",
+            help="Uneven lengths: one a line, or CSV with --column.",
+            rich_help_panel=LENGTHS,
+        ),
     ] = None,
     column: Annotated[
-        str | None, typer.Option("--column", metavar="NAME", help="Column of --lengths.")
+        str | None,
+        typer.Option(
+            "--column", metavar="NAME", help="Column of --lengths.", rich_help_panel=LENGTHS
+        ),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", help="A request trace: Azure 2023/2024, Mooncake, BurstGPT."),
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="A request trace: Azure 2023/2024, Mooncake, BurstGPT.",
+            rich_help_panel=LENGTHS,
+        ),
     ] = None,
     length_percentiles: Annotated[
         str | None,
-        typer.Option("--length-percentiles", metavar="TEXT", help="p50=2k,p95=32k"),
+        typer.Option(
+            "--length-percentiles", metavar="TEXT", help="p50=2k,p95=32k", rich_help_panel=LENGTHS
+        ),
     ] = None,
     require_sequences: Annotated[
         str | None,
-        typer.Option("--require-sequences", metavar="N", help="Exit 4 if a row holds fewer."),
+        typer.Option(
+            "--require-sequences",
+            metavar="N",
+            help="Exit 4 if a row holds fewer.",
+            rich_help_panel=REQUIREMENTS,
+        ),
     ] = None,
     require_tokens: Annotated[
         str | None,
-        typer.Option("--require-tokens", metavar="N", help="Exit 4 if a row holds fewer."),
+        typer.Option(
+            "--require-tokens",
+            metavar="N",
+            help="Exit 4 if a row holds fewer.",
+            rich_help_panel=REQUIREMENTS,
+        ),
     ] = None,
     min_gpus: Annotated[
-        bool, typer.Option("--min-gpus", help="The fewest GPUs that hold --sequences.")
+        bool,
+        typer.Option(
+            "--min-gpus",
+            help="The fewest GPUs that hold --sequences.",
+            rich_help_panel=DEPLOYMENT,
+        ),
     ] = False,
     sequences: Annotated[
-        str | None, typer.Option("--sequences", metavar="N", help="Sequences for --min-gpus.")
+        str | None,
+        typer.Option(
+            "--sequences",
+            metavar="N",
+            help="Sequences for --min-gpus.",
+            rich_help_panel=DEPLOYMENT,
+        ),
     ] = None,
     tpot_ms: TpotOption = None,
     speculative_tokens: SpeculativeOption = "1",
     accepted_tokens: AcceptedOption = "1",
     gpu_hour_usd: GpuHourOption = None,
     detail: Annotated[
-        bool, typer.Option("--detail", help="One row per term of the memory budget.")
+        bool,
+        typer.Option(
+            "--detail", help="One row per term of the memory budget.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     spec_dir: SpecDirOption = None,
 ) -> None:
     """Tokens and sequences that fit, per design, size and context.
 
-    Example: lrkv-plan capacity llama-3.1-8b --gpu h100-sxm --attention gqa:8 --attention lrkv:24
+    Example: lrkv-plan capacity llama-3.1-8b --gpu h100-sxm --attention lrkv:24
     """

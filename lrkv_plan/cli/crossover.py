@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import (
     BatchOption,
     ContextOption,
@@ -45,9 +46,17 @@ def crossover(
             "--attention",
             metavar="DESIGN",
             help="Give two. Along the rank, the LRKV one is lrkv:RANK with any options.",
+            autocompletion=one_of(designs),
         ),
     ],
-    over: Annotated[Over, typer.Option("--over", help="What to vary.")] = Over.CONTEXT,
+    over: Annotated[
+        Over,
+        typer.Option(
+            "--over",
+            metavar="NAME",
+            help="What to vary. context_tokens, batch_size, rank, query_tokens or tp_size.",
+        ),
+    ] = Over.CONTEXT,
     context_tokens: ContextOption = None,
     batch_size: BatchOption = "1",
     query_tokens: QueryOption = "1",
@@ -61,7 +70,7 @@ def crossover(
     weights: WeightsOption = None,
     spec_dir: SpecDirOption = None,
 ) -> None:
-    """The exact place where one design becomes faster than another, and its band.
+    """Where one design becomes faster than another, exactly, with its band.
 
     Example: lrkv-plan crossover llama-3.1-8b --gpu h200 --attention gqa:8 --attention mla:512+64
     """

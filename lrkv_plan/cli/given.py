@@ -13,13 +13,31 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
+from lrkv_plan.cli import panels
 from lrkv_plan.errors import UsageError
 
 _GIVEN: ContextVar[dict[str, tuple[str, Any]]] = ContextVar("given", default={})  # noqa: B039  (never changed)
 
 
 class _Strict:
-    """Mixed into commands and groups: no option twice, and the given ones on record."""
+    """Mixed into commands and groups: no option twice, the given ones on record, help in panels."""
+
+    _help_all: Any = None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The declared parameters, ``--help-all`` and ``--help``."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        if self._help_all is None:
+            self._help_all = panels.help_all_option(params[-1])
+        return [*params[:-1], self._help_all, params[-1]]
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """``--help``, as typer makes it."""
+        return panels.settled(super().get_help_option(ctx))  # type: ignore[misc]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """What ``--help`` writes."""
+        panels.write_short(self, ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and refuse options that are given more than once."""
@@ -47,7 +65,10 @@ class StrictGroup(_Strict, TyperGroup):
 
 
 class StrictTyper(typer.Typer):
-    """A Typer application whose commands are ``StrictCommand``."""
+    """A Typer application whose commands are ``StrictCommand``, its groups ``StrictGroup``."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"cls": StrictGroup, **settings})
 
     def command(
         self, name: str | None = None, **settings: Any
@@ -64,9 +85,14 @@ def _refuse_repeats(command: Any, ctx: Any, words: list[str]) -> None:
         if sum(one is param for one in order) > 1:
             flag = max(param.opts, key=len)
             takes_list = "[," in (param.metavar or "")
+            if not takes_list:
+                raise UsageError(f"{flag} is given twice: give one value")
+            from lrkv_plan.cli.advice import as_one_list, pasted
+
+            line = pasted([*ctx.command_path.split(), *as_one_list(words, param.opts)])
             raise UsageError(
-                f"{flag} is given twice: "
-                + (f"write one list, such as {flag} A,B" if takes_list else "give one value")
+                f"{flag} is given twice: write one list, such as {flag} A,B",
+                advice=[line] if line else [],
             )
 
 

@@ -1,12 +1,15 @@
 """``lrkv-plan hardware``: list and show hardware profiles, and start one."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lrkv_plan.cli.given import StrictGroup, StrictTyper, refuse_before
+from lrkv_plan.cli.names import gpus, one_of
 from lrkv_plan.cli.options import NewNameArgument, SpecDirOption, writes_table
-from lrkv_plan.report.tables import Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
 
 app = StrictTyper(
     cls=StrictGroup,
@@ -20,7 +23,7 @@ app = StrictTyper(
 
 @app.callback()
 @writes_table
-def hardware(ctx: typer.Context, spec_dir: SpecDirOption = None) -> Table | None:
+def hardware(ctx: typer.Context, spec_dir: SpecDirOption = None) -> "Table | None":
     """List the shipped hardware profiles, show one, or start your own."""
     if ctx.invoked_subcommand is not None:
         refuse_before(ctx.invoked_subcommand)
@@ -34,9 +37,14 @@ def hardware(ctx: typer.Context, spec_dir: SpecDirOption = None) -> Table | None
 @app.command("show")
 @writes_table
 def show(
-    profile: Annotated[str, typer.Argument(metavar="GPU", help="A shipped name or a YAML file.")],
+    profile: Annotated[
+        str,
+        typer.Argument(
+            metavar="GPU", help="A shipped name or a YAML file.", autocompletion=one_of(gpus)
+        ),
+    ],
     spec_dir: SpecDirOption = None,
-) -> Table:
+) -> "Table":
     """One hardware profile, with the comments and sources of its file.
 
     Example: lrkv-plan hardware show h100-sxm
@@ -55,11 +63,16 @@ def new(
     name: NewNameArgument,
     like: Annotated[
         str | None,
-        typer.Option("--like", metavar="GPU", help="Start from the figures of this GPU."),
+        typer.Option(
+            "--like",
+            metavar="GPU",
+            help="Start from the figures of this GPU.",
+            autocompletion=one_of(gpus),
+        ),
     ] = None,
     spec_dir: SpecDirOption = None,
-) -> Table:
-    """A file for a GPU of your own, to fill in: each key with its unit and what it decides.
+) -> "Table":
+    """A commented file for a GPU of your own, to fill in.
 
     Example: lrkv-plan hardware new my-gpu --like h100-sxm -o my-gpu.yaml
     """

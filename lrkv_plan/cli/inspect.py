@@ -4,14 +4,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lrkv_plan.cli.names import kv_formats, some_of
 from lrkv_plan.cli.options import writes_table
+from lrkv_plan.cli.panels import DEPLOYMENT, LOW_RANK, OUTPUT
 from lrkv_plan.errors import UsageError
 from lrkv_plan.files import check_target, write_whole
-from lrkv_plan.report.tables import Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +44,7 @@ def inspect(
         typer.Option(
             "--fit-ranks",
             metavar="RANKS",
-            help="Where the base is fitted: auto (what is quick), all, none, or 16,32,64.",
+            help="Ranks at which the base is fitted. auto (what is quick), all, none, or 16,32,64.",
         ),
     ] = "auto",
     alternations: Annotated[
@@ -56,12 +60,17 @@ def inspect(
         typer.Option(
             "--budget",
             metavar="BUDGET",
-            help="Plan ranks per layer under it: 50%, 1/3, '96 KiB/token', gqa:6.",
+            help="Plan ranks per layer under it. 50%, 1/3, '96 KiB/token', gqa:6.",
         ),
     ] = None,
     align: Annotated[
         str | None,
-        typer.Option("--align", metavar="N", help="Multiple that planned ranks must be; 1."),
+        typer.Option(
+            "--align",
+            metavar="N",
+            help="Multiple that planned ranks must be; 1.",
+            rich_help_panel=DEPLOYMENT,
+        ),
     ] = None,
     position: Annotated[
         str | None,
@@ -69,22 +78,39 @@ def inspect(
             "--position",
             metavar="HOW",
             help="Of the planned model: none (default), rope_expand, rope_rank.",
+            rich_help_panel=LOW_RANK,
         ),
     ] = None,
     kv_dtype: Annotated[
         str | None,
-        typer.Option("--kv-dtype", metavar="FORMAT", help="Format of the planned cache; bf16."),
+        typer.Option(
+            "--kv-dtype",
+            metavar="FORMAT",
+            help="Format of the planned cache; bf16.",
+            rich_help_panel=DEPLOYMENT,
+            autocompletion=some_of(kv_formats),
+        ),
     ] = None,
     plan_file: Annotated[
         Path | None,
-        typer.Option("--plan-file", metavar="FILE.yaml", help="Write the planned model there."),
+        typer.Option(
+            "--plan-file",
+            metavar="FILE.yaml",
+            help="Write the planned model there.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Picture of the spectra: png, svg or pdf."),
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Picture of the spectra: png, svg or pdf.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
-) -> Table:
-    """Residual spectra of keys and values, diversity of head maps, and ranks under a budget.
+) -> "Table":
+    """Spectra of keys and values, diversity of heads, ranks under a budget.
 
     Example: lrkv-plan inspect ./my-model --layers 0-3 --energy 0.95
     """

@@ -1,12 +1,16 @@
 """``lrkv-plan models``: list, show, import and start model specs."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lrkv_plan.cli.given import StrictGroup, StrictTyper, refuse_before
+from lrkv_plan.cli.names import models as shipped
+from lrkv_plan.cli.names import one_of
 from lrkv_plan.cli.options import ModelArgument, NewNameArgument, SpecDirOption, load, writes_table
-from lrkv_plan.report.tables import Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
 
 app = StrictTyper(
     cls=StrictGroup,
@@ -20,7 +24,7 @@ app = StrictTyper(
 
 @app.callback()
 @writes_table
-def models(ctx: typer.Context, spec_dir: SpecDirOption = None) -> Table | None:
+def models(ctx: typer.Context, spec_dir: SpecDirOption = None) -> "Table | None":
     """List the shipped models, show one, import a config.json, or start your own."""
     if ctx.invoked_subcommand is not None:
         refuse_before(ctx.invoked_subcommand)
@@ -35,7 +39,7 @@ def models(ctx: typer.Context, spec_dir: SpecDirOption = None) -> Table | None:
 
 @app.command("show")
 @writes_table
-def show(model: ModelArgument, spec_dir: SpecDirOption = None) -> Table:
+def show(model: ModelArgument, spec_dir: SpecDirOption = None) -> "Table":
     """One model as our YAML, whatever it was read from.
 
     Example: lrkv-plan models show qwen3-32b
@@ -47,8 +51,8 @@ def show(model: ModelArgument, spec_dir: SpecDirOption = None) -> Table:
 
 @app.command("import")
 @writes_table
-def import_model(model: ModelArgument) -> Table:
-    """Our YAML from a Hugging Face config.json, with what was assumed as remarks.
+def import_model(model: ModelArgument) -> "Table":
+    """A config.json as our YAML, with what was assumed as remarks.
 
     Example: lrkv-plan models import ./Qwen3-32B/config.json -o qwen3-32b.yaml
     """
@@ -63,11 +67,16 @@ def new(
     name: NewNameArgument,
     like: Annotated[
         str | None,
-        typer.Option("--like", metavar="MODEL", help="Start from the figures of this model."),
+        typer.Option(
+            "--like",
+            metavar="MODEL",
+            help="Start from the figures of this model.",
+            autocompletion=one_of(shipped),
+        ),
     ] = None,
     spec_dir: SpecDirOption = None,
-) -> Table:
-    """A file for a model of your own, to fill in: each key with its unit and what it decides.
+) -> "Table":
+    """A commented file for a model of your own, to fill in.
 
     Example: lrkv-plan models new my-model --like llama-3.1-8b -o my-model.yaml
     """

@@ -12,19 +12,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lrkv_plan.cli.given import asked
+from lrkv_plan.cli.names import (
+    designs,
+    engines,
+    gpus,
+    kv_formats,
+    models,
+    one_of,
+    some_of,
+    weight_formats,
+)
+from lrkv_plan.cli.panels import DEPLOYMENT, OUTPUT, PRICE
 from lrkv_plan.errors import PlanError, RequirementError, UsageError
-from lrkv_plan.report.screen import NARROWEST, WIDTH, wrapped
-from lrkv_plan.report.tables import Format, Table, explained, render, screen_of
+from lrkv_plan.report.format import Format
 
 if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
     from lrkv_plan.specs.model import ModelSpec
 
 GpuOption = Annotated[
     str | None,
-    typer.Option("--gpu", metavar="GPU", help="A shipped hardware profile or a YAML file."),
+    typer.Option(
+        "--gpu",
+        metavar="GPU",
+        help="Name or YAML file. `lrkv-plan hardware` lists the names.",
+        autocompletion=some_of(gpus),
+    ),
 ]
 NGpusOption = Annotated[
-    str | None, typer.Option("--n-gpus", metavar="N", help="GPUs in all; replicas fill them.")
+    str | None,
+    typer.Option(
+        "--n-gpus", metavar="N", help="GPUs in all; replicas fill them.", rich_help_panel=DEPLOYMENT
+    ),
 ]
 EngineOption = Annotated[
     str,
@@ -33,24 +52,46 @@ EngineOption = Annotated[
         metavar="NAME[@VERSION]",
         help="ideal, paged, vllm, vllm_v0, vllm_ascend, sglang, tensorrt_llm, llama_cpp, "
         "ik_llama_cpp or one that a package adds; with a version vllm@0.11.0.",
+        rich_help_panel=DEPLOYMENT,
+        autocompletion=one_of(engines),
     ),
 ]
 WeightDtypeOption = Annotated[
-    str | None, typer.Option("--weight-dtype", metavar="FORMAT", help="Format of the weights.")
+    str | None,
+    typer.Option(
+        "--weight-dtype",
+        metavar="FORMAT",
+        help="Format of the weights.",
+        rich_help_panel=DEPLOYMENT,
+        autocompletion=one_of(weight_formats),
+    ),
 ]
 WeightsOption = Annotated[
     str | None,
-    typer.Option("--weights", metavar="SIZE", help="Weights per GPU as known: '14.99 GiB'."),
+    typer.Option(
+        "--weights",
+        metavar="SIZE",
+        help="Weights per GPU as known: '14.99 GiB'.",
+        rich_help_panel=DEPLOYMENT,
+    ),
 ]
 UtilisationOption = Annotated[
     str | None,
     typer.Option(
-        "--utilisation", metavar="SHARE", help="The engine's memory fraction, by its meaning."
+        "--utilisation",
+        metavar="SHARE",
+        help="The engine's memory fraction, by its meaning.",
+        rich_help_panel=DEPLOYMENT,
     ),
 ]
 KvMemoryOption = Annotated[
     str | None,
-    typer.Option("--kv-memory", metavar="SIZE", help="Cache memory per GPU; no budget then."),
+    typer.Option(
+        "--kv-memory",
+        metavar="SIZE",
+        help="Cache memory per GPU; no budget then.",
+        rich_help_panel=DEPLOYMENT,
+    ),
 ]
 
 
@@ -58,7 +99,16 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A shipped name, a YAML file, a Hugging Face config.json, or a folder that holds one.",
+        help="Name, YAML, config.json or folder. `lrkv-plan models` lists the names.",
+        autocompletion=some_of(models),
+    ),
+]
+ModelsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL[,...]",
+        help="Name, YAML, config.json or folder. A comma lists several, one row each.",
+        autocompletion=some_of(models),
     ),
 ]
 AttentionOption = Annotated[
@@ -66,25 +116,66 @@ AttentionOption = Annotated[
     typer.Option(
         "--attention",
         metavar="DESIGN",
-        help="Swap the design: mha, gqa:8, mqa, mla:512+64, lrkv:55, lrkv:55,groups=2,"
-        "position=rope_expand,key_norm=rms_cached. Repeat for one row each.",
+        help="Swap the design; repeat for one row each. mha, gqa:8, mqa, mla:512+64, lrkv:55, "
+        "lrkv:55,groups=2,position=rope_expand,key_norm=rms_cached.",
+        autocompletion=one_of(designs),
     ),
 ]
 KvDtypeOption = Annotated[
-    str, typer.Option("--kv-dtype", metavar="FORMAT", help="Storage format of cached scalars.")
+    str,
+    typer.Option(
+        "--kv-dtype",
+        metavar="FORMAT",
+        help="Storage format of cached scalars.",
+        rich_help_panel=DEPLOYMENT,
+        autocompletion=some_of(kv_formats),
+    ),
+]
+KvDtypesOption = Annotated[
+    str,
+    typer.Option(
+        "--kv-dtype",
+        metavar="FORMAT[,...]",
+        help="Storage formats of cached scalars.",
+        rich_help_panel=DEPLOYMENT,
+        autocompletion=some_of(kv_formats),
+    ),
+]
+TpSizesOption = Annotated[
+    str,
+    typer.Option(
+        "--tp-size",
+        metavar="P[,...]",
+        help="GPUs that share the model.",
+        rich_help_panel=DEPLOYMENT,
+    ),
 ]
 TpSizeOption = Annotated[
-    str, typer.Option("--tp-size", metavar="P", help="GPUs that share the model.")
+    str,
+    typer.Option(
+        "--tp-size", metavar="P", help="GPUs that share the model.", rich_help_panel=DEPLOYMENT
+    ),
 ]
 AlignOption = Annotated[
-    str, typer.Option("--align", metavar="N", help="Multiple that a kernel wants ranks to be.")
+    str,
+    typer.Option(
+        "--align",
+        metavar="N",
+        help="Multiple that a kernel wants ranks to be.",
+        rich_help_panel=DEPLOYMENT,
+    ),
 ]
 NewNameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="What answers call it, such as my-gpu.")
 ]
 SpecDirOption = Annotated[
     Path | None,
-    typer.Option("--spec-dir", help="A folder of YAML files searched before the shipped ones."),
+    typer.Option(
+        "--spec-dir",
+        metavar="DIR",
+        help="A folder of YAML files searched before the shipped ones.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 
 
@@ -97,21 +188,52 @@ class Inputs(str, enum.Enum):
 
 _OUTPUT_PARAMETERS = {
     "output_format": Annotated[
-        Format, typer.Option("--format", "-f", help="table, json, csv or markdown.")
+        Format,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            help="table, json, csv or markdown.",
+            rich_help_panel=OUTPUT,
+        ),
     ],
     "output": Annotated[
-        str, typer.Option("--output", "-o", metavar="PATH", help="Write here; - is stdout.")
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Write here; - is stdout.",
+            rich_help_panel=OUTPUT,
+        ),
     ],
-    "force": Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.")],
-    "no_color": Annotated[bool, typer.Option("--no-color", help="Plain text without colour.")],
-    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")],
+    "force": Annotated[
+        bool,
+        typer.Option("--force", help="Overwrite an existing output file.", rich_help_panel=OUTPUT),
+    ],
+    "no_color": Annotated[
+        bool, typer.Option("--no-color", help="Plain text without colour.", rich_help_panel=OUTPUT)
+    ],
+    "quiet": Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
+    ],
     "explain": Annotated[
         bool,
-        typer.Option("--explain", help="Also the equations with their numbers, and all notes."),
+        typer.Option(
+            "--explain",
+            help="Also the equations with their numbers, and all notes.",
+            rich_help_panel=OUTPUT,
+        ),
     ],
     "inputs": Annotated[
         Inputs | None,
-        typer.Option("--inputs", help="In JSON: short, or full with all constants of the GPU."),
+        typer.Option(
+            "--inputs",
+            metavar="HOW",
+            help="In JSON: short, or full with all constants of the GPU.",
+            rich_help_panel=OUTPUT,
+        ),
     ],
 }
 _OUTPUT_DEFAULTS: dict[str, Any] = {
@@ -120,7 +242,7 @@ _OUTPUT_DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def writes_table(command: Callable[..., Table | None]) -> Callable[..., None]:
+def writes_table(command: "Callable[..., Table | None]") -> Callable[..., None]:
     """Give a command that returns a Table the shared output options, and write what it returns.
 
     Options that the command has itself (``--output`` for a folder) keep its meaning; the table then
@@ -165,7 +287,7 @@ def asks(question: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         subject = next(iter(inspect.signature(command).parameters))
 
         @functools.wraps(command)
-        def answer(**values: Any) -> Table:
+        def answer(**values: Any) -> "Table":
             return ask(question, values[subject])
 
         return writes_table(answer)
@@ -173,7 +295,7 @@ def asks(question: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return made
 
 
-def ask(question: str, *subjects: Any, apart: Iterable[str] = ()) -> Table:
+def ask(question: str, *subjects: Any, apart: Iterable[str] = ()) -> "Table":
     """The answer of a public function to the options on the command line, but those ``apart``."""
     import lrkv_plan
 
@@ -183,7 +305,7 @@ def ask(question: str, *subjects: Any, apart: Iterable[str] = ()) -> Table:
 
 
 def write_table(
-    table: Table,
+    table: "Table",
     *,
     output_format: Format,
     output: str,
@@ -204,6 +326,8 @@ def write_table(
         If ``explain`` is asked of a format that holds everything or of a whole document, or
         ``inputs`` of another format than JSON.
     """
+    from lrkv_plan.report import tables
+
     if inputs is not None and output_format is not Format.JSON:
         raise UsageError(f"--inputs {inputs.value} is of --format json; leave it out")
     is_screen = output_format is Format.TABLE and table.text is None
@@ -211,12 +335,12 @@ def write_table(
         raise UsageError("--explain writes for people; leave it out, or --format")
     if output == "-":
         color = sys.stdout.isatty() and not no_color and wants_color()
-        written = render(
+        written = tables.render(
             table, output_format, width=screen_width(), color=color,
             whole_inputs=inputs is Inputs.FULL,
         )  # fmt: skip
     else:
-        written = render(table, output_format, whole_inputs=inputs is Inputs.FULL)
+        written = tables.render(table, output_format, whole_inputs=inputs is Inputs.FULL)
     if explain:
         written += "".join(f"{line}\n" for line in explanation_lines(table, screen_width()))
     if output != "-":
@@ -234,14 +358,19 @@ def write_table(
         typer.echo(f"wrote {output}", err=True)
 
 
-def _notes_beside(table: Table, output_format: Format) -> Iterable[str]:
+def _notes_beside(table: "Table", output_format: Format) -> Iterable[str]:
+    from lrkv_plan.report.tables import screen_of
+
     if table.text is not None or output_format not in (Format.TABLE, Format.CSV):
         return ()
     return table.remarks if output_format is Format.CSV else map(str, screen_of(table).notes)
 
 
-def explanation_lines(table: Table, width: int) -> Iterable[str]:
+def explanation_lines(table: "Table", width: int) -> Iterable[str]:
     """An empty line, then equations and notes, wrapped and indented below their first word."""
+    from lrkv_plan.report.screen import wrapped
+    from lrkv_plan.report.tables import explained
+
     yield ""
     for paragraph in explained(table):
         lead = len(paragraph) - len(paragraph.lstrip(" "))
@@ -251,6 +380,8 @@ def explanation_lines(table: Table, width: int) -> Iterable[str]:
 def screen_width() -> int:
     """Columns of a screen: COLUMNS, else the terminal's, else 80."""
     import shutil
+
+    from lrkv_plan.report.screen import NARROWEST, WIDTH
 
     return max(shutil.get_terminal_size((WIDTH, 24)).columns, NARROWEST)
 
@@ -269,7 +400,13 @@ def load(argument: str, spec_dir: Path | None = None) -> "ModelSpec":
 
 
 RequiredGpu = Annotated[
-    str, typer.Option("--gpu", metavar="GPU", help="A shipped hardware profile or a YAML file.")
+    str,
+    typer.Option(
+        "--gpu",
+        metavar="GPU",
+        help="Name or YAML file. `lrkv-plan hardware` lists the names.",
+        autocompletion=some_of(gpus),
+    ),
 ]
 ContextOption = Annotated[
     str | None,
@@ -286,25 +423,57 @@ ChosenTpOption = Annotated[
         metavar="P",
         help="GPUs that share the model. Default: of --n-gpus the size that serves most, else the "
         "smallest that fits.",
+        rich_help_panel=DEPLOYMENT,
     ),
 ]
 BatchOption = Annotated[
     str, typer.Option("--batch-size", metavar="N", help="Sequences decoded together.")
 ]
 QueryOption = Annotated[
-    str, typer.Option("--query-tokens", metavar="Q", help="Tokens decoded per sequence.")
+    str,
+    typer.Option(
+        "--query-tokens", metavar="Q", help="Tokens decoded per sequence.", rich_help_panel=PRICE
+    ),
 ]
 TpotOption = Annotated[
     str | None,
     typer.Option("--tpot-ms", metavar="MS", help="Most ms an output token may take."),
 ]
 SpeculativeOption = Annotated[
-    str, typer.Option("--speculative-tokens", metavar="Q", help="Tokens verified per step.")
+    str,
+    typer.Option(
+        "--speculative-tokens", metavar="Q", help="Tokens verified per step.", rich_help_panel=PRICE
+    ),
 ]
 AcceptedOption = Annotated[
-    str, typer.Option("--accepted-tokens", metavar="N", help="Of those, accepted on average.")
+    str,
+    typer.Option(
+        "--accepted-tokens",
+        metavar="N",
+        help="Of those, accepted on average.",
+        rich_help_panel=PRICE,
+    ),
 ]
 GpuHourOption = Annotated[
     str | None,
-    typer.Option("--gpu-hour-usd", metavar="USD", help="Price of one GPU for an hour."),
+    typer.Option(
+        "--gpu-hour-usd", metavar="USD", help="Price of one GPU for an hour.", rich_help_panel=PRICE
+    ),
+]
+MoreAttentionOption = Annotated[
+    list[str] | None,
+    typer.Option("--attention", metavar="DESIGN", help="A further design. Repeat for more."),
+]
+PlanBudgetOption = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="BUDGET", help="Cache budget for LRKV, as for plan."),
+]
+ReportBatchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--batch-size",
+        metavar="N",
+        help="Sequences decoded together on each replica. Default: each design's largest in "
+        "the plan, and what all hold elsewhere.",
+    ),
 ]

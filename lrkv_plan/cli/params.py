@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lrkv_plan.cli.options import AttentionOption, ModelArgument, SpecDirOption, asks
+from lrkv_plan.cli.options import AttentionOption, ModelsArgument, SpecDirOption, asks
 
 
 def register(app: typer.Typer) -> None:
@@ -14,13 +14,13 @@ def register(app: typer.Typer) -> None:
 
 @asks("params")
 def params(
-    model: ModelArgument,
+    model: ModelsArgument,
     attention: AttentionOption = None,
     match_params: Annotated[
         bool,
         typer.Option(
             "--match-params",
-            help="Also the feed-forward width that restores the model's parameter count.",
+            help="Also the feed-forward width that keeps the count. That of parameters.",
         ),
     ] = False,
     spec_dir: SpecDirOption = None,

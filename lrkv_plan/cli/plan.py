@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import (
     AcceptedOption,
     AlignOption,
@@ -37,7 +38,12 @@ def plan(
     gpu: RequiredGpu,
     attention: Annotated[
         list[str] | None,
-        typer.Option("--attention", metavar="DESIGN", help="A further design. Repeat for more."),
+        typer.Option(
+            "--attention",
+            metavar="DESIGN",
+            help="A further design. Repeat for more.",
+            autocompletion=one_of(designs),
+        ),
     ] = None,
     context_tokens: ContextOption = None,
     n_gpus: NGpusOption = None,

@@ -11,6 +11,7 @@ import typer
 
 from lrkv_plan import words
 from lrkv_plan.cli.given import StrictTyper, asked, refuse
+from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import (
     AlignOption,
     AttentionOption,
@@ -32,18 +33,9 @@ from lrkv_plan.cli.options import (
     load,
     write_table,
 )
+from lrkv_plan.cli.panels import DEPLOYMENT, LOW_RANK, OUTPUT
 from lrkv_plan.errors import UsageError
-from lrkv_plan.files import write_whole
-from lrkv_plan.questions.arguments import (
-    along_rank,
-    context_of,
-    deployment_of,
-    designs_of,
-    low_rank_variant,
-    refuse_alignment,
-    refuse_beside_pool,
-)
-from lrkv_plan.report.tables import Format
+from lrkv_plan.report.format import Format
 
 if TYPE_CHECKING:
     from lrkv_plan.attention.families.low_rank import LowRankSpec
@@ -62,24 +54,27 @@ _PARAMETERS = {
     "output_format": (None, Annotated[
         Format | None,
         typer.Option(
-            "--format", "-f",
-            help="Write the plotted series instead of a picture, to stdout or --output.",
+            "--format", "-f", metavar="FORMAT",
+            help="Write the series, not a picture. To stdout or --output.",
         ),
     ]),
     "width": ("single", Annotated[
         str,
         typer.Option(
-            "--width", metavar="COLUMN", help="single (3.4 inches) or double (7 inches)."
+            "--width", metavar="COLUMN", help="single (3.4 inches) or double (7 inches).",
+            rich_help_panel=OUTPUT,
         ),
     ]),
     "force": (False, Annotated[
-        bool, typer.Option("--force", help="Overwrite an existing output file.")
+        bool,
+        typer.Option("--force", help="Overwrite an existing output file.", rich_help_panel=OUTPUT),
     ]),
     "no_color": (False, Annotated[
-        bool, typer.Option("--no-color", help="Tables without colour.")
+        bool, typer.Option("--no-color", help="Tables without colour.", rich_help_panel=OUTPUT)
     ]),
     "quiet": (False, Annotated[
-        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+        bool,
+        typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ]),
 }  # fmt: skip
 
@@ -156,6 +151,7 @@ def write_figure(
             no_color=no_color, quiet=quiet,
         )  # fmt: skip
         return
+    from lrkv_plan.files import write_whole
     from lrkv_plan.report.plots import picture
 
     assert output is not None, "checked before"
@@ -167,19 +163,29 @@ def write_figure(
 
 
 GroupsOption = Annotated[
-    str, typer.Option("--groups", metavar="G", help="Shared key/value groups per layer.")
+    str,
+    typer.Option(
+        "--groups", metavar="G", help="Shared key/value groups per layer.", rich_help_panel=LOW_RANK
+    ),
 ]
 PositionOption = Annotated[
     str,
     typer.Option(
-        "--position", metavar="HOW", help="none, rope_expand, rope_rank or rope_decoupled."
+        "--position",
+        metavar="HOW",
+        help="none, rope_expand, rope_rank or rope_decoupled.",
+        rich_help_panel=LOW_RANK,
     ),
 ]
 RopeDimOption = Annotated[
-    str | None, typer.Option("--rope-dim", metavar="D", help="Width for rope_decoupled.")
+    str | None,
+    typer.Option(
+        "--rope-dim", metavar="D", help="Width for rope_decoupled.", rich_help_panel=LOW_RANK
+    ),
 ]
 KeyNormOption = Annotated[
-    str, typer.Option("--key-norm", metavar="HOW", help="none or rms_cached.")
+    str,
+    typer.Option("--key-norm", metavar="HOW", help="none or rms_cached.", rich_help_panel=LOW_RANK),
 ]
 
 
@@ -203,7 +209,7 @@ def cache_vs_rank(
         typer.Option(
             "--budget",
             metavar="BUDGET",
-            help="A line at 50%, 1/3 ...; with one head count also '96 KiB/token' or gqa:6.",
+            help="A line at 50%, 1/3 of MHA. With one head count also '96 KiB/token' or gqa:6.",
         ),
     ] = None,
     align: AlignOption = "16",
@@ -215,7 +221,7 @@ def cache_vs_rank(
     key_norm: KeyNormOption = "none",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
-    """LRKV's cache against its rank, with the budget and the aligned ranks that meet it.
+    """Cache of LRKV against its rank, with budget.
 
     Example: lrkv-plan plot cache-vs-rank lrkv-paper-2.5b --heads 6,18,32 --budget 50% -o rank.png
     """  # fmt: skip
@@ -258,10 +264,11 @@ def rank_sweep(
     key_norm: KeyNormOption = "none",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
-    """Cache, K/V weights and arithmetic against the rank; with --gpu also the sequences that fit.
+    """Cache, K/V weights and work against the rank.
 
     Example: lrkv-plan plot rank-sweep llama-2-7b --gpu h100-sxm --width double -o sweep.png
     """
+    from lrkv_plan.questions.arguments import context_of, deployment_of, refuse_beside_pool
     from lrkv_plan.report.series.cache_vs_rank import rank_sweep as series
 
     spec = load(model, spec_dir)
@@ -315,19 +322,30 @@ def capacity_vs_context(
     kv_memory: KvMemoryOption = None,
     align: Annotated[
         str,
-        typer.Option("--align", metavar="N", help="Multiple that kernels store low-rank rows at."),
+        typer.Option(
+            "--align",
+            metavar="N",
+            help="Multiple that kernels store low-rank rows at.",
+            rich_help_panel=DEPLOYMENT,
+        ),
     ] = "16",
     kv_dtype: KvDtypeOption = "bf16",
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
-    """Sequences that fit against their length, one line per design.
+    """Sequences that fit against their length.
 
     Example: lrkv-plan plot capacity-vs-context llama-3.1-8b --gpu h100-sxm --attention mha
     --attention gqa:8 --attention lrkv:24 -o capacity.png
     """  # fmt: skip
     from dataclasses import replace
 
+    from lrkv_plan.questions.arguments import (
+        deployment_of,
+        designs_of,
+        refuse_alignment,
+        refuse_beside_pool,
+    )
     from lrkv_plan.report.series.capacity import capacity_vs_context as series
     from lrkv_plan.report.series.capacity import default_contexts
     from lrkv_plan.serving.answers import capacity_answers
@@ -366,7 +384,7 @@ def payload_vs_loss(
         ),
     ] = None,
 ) -> "Figure":
-    """Cache against the final cross-entropies that the LRKV paper prints.
+    """Cache against the paper's final cross-entropies.
 
     Example: lrkv-plan plot payload-vs-loss --width double -o loss.png
     """
@@ -378,6 +396,8 @@ def payload_vs_loss(
 def _variant(
     spec: "ModelSpec", groups: str, position: str, rope_dim: str | None, key_norm: str
 ) -> "LowRankSpec":
+    from lrkv_plan.questions.arguments import low_rank_variant
+
     return low_rank_variant(
         spec,
         n_shared_groups=words.count("groups", groups),
@@ -412,7 +432,7 @@ def roofline(
     units: Annotated[
         str,
         typer.Option(
-            "--units", metavar="U[,U]", help="Ceilings to draw: bf16 (tensor cores), fp32 ..."
+            "--units", metavar="U[,U]", help="Ceilings to draw. bf16 (tensor cores), fp32 ..."
         ),
     ] = "bf16,fp32",
     context_tokens: ContextOption = None,
@@ -427,12 +447,13 @@ def roofline(
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
-    """A GPU's datasheet roofline with designs placed on it.
+    """A GPU's roofline with designs placed on it.
 
     Example: lrkv-plan plot roofline lrkv-paper-2.5b --gpu h100-sxm --attention mha
     --attention lrkv:55 --attention lrkv:55,position=rope_expand -o roofline.png
     """  # fmt: skip
     from lrkv_plan.loader import load_hardware
+    from lrkv_plan.questions.arguments import context_of, designs_of
     from lrkv_plan.report.series.roofline import roofline as series
 
     spec = load(model, spec_dir)
@@ -460,9 +481,12 @@ def crossover_map(
             "--attention",
             metavar="DESIGN",
             help="Give two. Over the rank, the LRKV one is lrkv:RANK with any options.",
+            autocompletion=one_of(designs),
         ),
     ],
-    over: Annotated[MapOver, typer.Option("--over", help="The x axis.")] = MapOver.RANK,
+    over: Annotated[
+        MapOver, typer.Option("--over", metavar="NAME", help="The x axis: rank or batch_size.")
+    ] = MapOver.RANK,
     context_tokens: Annotated[
         str, typer.Option("--context-tokens", metavar="LOW,HIGH", help="The y axis.")
     ] = "128,128k",
@@ -478,13 +502,14 @@ def crossover_map(
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
-    """Which of two designs decodes faster, over context and rank or context and batch.
+    """Which of two designs decodes faster, over two axes.
 
     Example: lrkv-plan plot crossover-map llama-2-7b --gpu h200 --attention mha --attention lrkv:48
     --over batch_size -o map.png
     """  # fmt: skip
     from lrkv_plan.latency.crossover import column_labels, map_columns
     from lrkv_plan.loader import load_all_hardware, load_hardware
+    from lrkv_plan.questions.arguments import along_rank
     from lrkv_plan.report.captions import caption, gpus
     from lrkv_plan.report.series.crossovers import crossover_map as series
     from lrkv_plan.report.views.specs import model_inputs
@@ -540,13 +565,14 @@ def step_stack(
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
-    """Where a decode step's time goes: attention, weights, all-reduce and overhead.
+    """Where a decode step's time goes.
 
     Example: lrkv-plan plot step-stack llama-3.1-8b --gpu h200 --attention mha --attention gqa:8
     --batch-size 32 -o step.png
     """  # fmt: skip
     from lrkv_plan.latency.step import step_model
     from lrkv_plan.loader import load_all_hardware, load_hardware
+    from lrkv_plan.questions.arguments import context_of, designs_of
     from lrkv_plan.report.captions import caption, gpus
     from lrkv_plan.report.series.steps import step_stack as series
     from lrkv_plan.report.views.specs import model_inputs
@@ -572,7 +598,7 @@ def step_stack(
 
 
 app = StrictTyper(
-    help="Draw a picture (--output FILE.png, .svg or .pdf), or give its series (--format json).",
+    help="Draw a picture (-o FILE.png, .svg, .pdf) or give its series.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

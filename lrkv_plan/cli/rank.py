@@ -19,6 +19,7 @@ from lrkv_plan.cli.options import (
     WeightsOption,
     asks,
 )
+from lrkv_plan.cli.panels import LOW_RANK
 
 
 def register(app: typer.Typer) -> None:
@@ -34,8 +35,9 @@ def rank(
         typer.Option(
             "--budget",
             metavar="BUDGET",
-            help="50%, 0.5 or 1/3 of MHA; '50% of own' of the model's own cache; '96 KiB/token' "
-            "over the group, '24 KiB/token/gpu' on each GPU; or a design: gqa:6, mla:512+64.",
+            help="Share of MHA, '50% of own', bytes or a design. 50%, 0.5 or 1/3 of MHA; '50% of "
+            "own' of the model's own cache; '96 KiB/token' over the group, '24 KiB/token/gpu' on "
+            "each GPU; or a design: gqa:6, mla:512+64.",
         ),
     ] = None,
     fit_sequences: Annotated[
@@ -43,7 +45,7 @@ def rank(
         typer.Option(
             "--fit-sequences",
             metavar="N",
-            help="Instead of --budget: sequences of --context-tokens that must fit on --gpu.",
+            help="Sequences that must fit on --gpu. Instead of --budget; each of --context-tokens.",
         ),
     ] = None,
     gpu: GpuOption = None,
@@ -57,7 +59,13 @@ def rank(
     tp_size: TpSizeOption = "1",
     kv_dtype: KvDtypeOption = "bf16",
     groups: Annotated[
-        str, typer.Option("--groups", metavar="G", help="Shared key/value groups per layer.")
+        str,
+        typer.Option(
+            "--groups",
+            metavar="G",
+            help="Shared key/value groups per layer.",
+            rich_help_panel=LOW_RANK,
+        ),
     ] = "1",
     position: Annotated[
         str,
@@ -65,13 +73,20 @@ def rank(
             "--position",
             metavar="HOW",
             help="none, rope_expand, rope_rank or rope_decoupled.",
+            rich_help_panel=LOW_RANK,
         ),
     ] = "none",
     rope_dim: Annotated[
-        str | None, typer.Option("--rope-dim", metavar="D", help="Width for rope_decoupled.")
+        str | None,
+        typer.Option(
+            "--rope-dim", metavar="D", help="Width for rope_decoupled.", rich_help_panel=LOW_RANK
+        ),
     ] = None,
     key_norm: Annotated[
-        str, typer.Option("--key-norm", metavar="HOW", help="none or rms_cached.")
+        str,
+        typer.Option(
+            "--key-norm", metavar="HOW", help="none or rms_cached.", rich_help_panel=LOW_RANK
+        ),
     ] = "none",
     context_tokens: Annotated[
         str | None,
@@ -81,7 +96,12 @@ def rank(
     ] = None,
     mla_rope_dim: Annotated[
         str | None,
-        typer.Option("--mla-rope-dim", metavar="D", help="Rope width of the MLA compared with."),
+        typer.Option(
+            "--mla-rope-dim",
+            metavar="D",
+            help="Rope width of the MLA compared with.",
+            rich_help_panel=LOW_RANK,
+        ),
     ] = None,
     spec_dir: SpecDirOption = None,
 ) -> None:

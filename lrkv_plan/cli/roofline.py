@@ -34,7 +34,7 @@ def roofline(
     units: Annotated[
         str,
         typer.Option(
-            "--units", metavar="U[,U]", help="Peaks to compare with: bf16 (tensor cores), fp32 ..."
+            "--units", metavar="U[,U]", help="Peaks compared with. bf16 (tensor cores), fp32 ..."
         ),
     ] = "bf16,fp32",
     heads_per_tile: Annotated[
@@ -47,7 +47,7 @@ def roofline(
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
 ) -> None:
-    """Arithmetic intensity, ridge and bound, per design, decode path and kind of unit.
+    """Arithmetic intensity, ridge and bound, per design, path and unit.
 
     Example: lrkv-plan roofline deepseek-v3 --gpu h200 --tp-size 8
     """

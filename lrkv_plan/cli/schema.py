@@ -1,11 +1,13 @@
 """``lrkv-plan schema``: the JSON Schema of what a command writes with ``--format json``."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lrkv_plan.cli.options import writes_table
-from lrkv_plan.report.tables import Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +21,7 @@ def schema(
         list[str],
         typer.Argument(metavar="COMMAND...", help="A command's words: plan, calibrate fit ..."),
     ],
-) -> Table:
+) -> "Table":
     """JSON Schema (draft 2020-12) of what a command writes with --format json.
 
     Example: lrkv-plan schema capacity -o capacity.schema.json

@@ -28,7 +28,7 @@ def shard(
     kv_dtype: KvDtypeOption = "bf16",
     spec_dir: SpecDirOption = None,
 ) -> None:
-    """Cache per GPU, aggregate and repeated share, per placement policy.
+    """Cache per GPU, in all, and how much of it is repeated, per policy.
 
     Example: lrkv-plan shard llama-3.1-70b --attention gqa:8 --attention lrkv:32 --tp-size 4,8,16
     """

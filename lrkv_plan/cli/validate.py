@@ -1,11 +1,12 @@
 """``lrkv-plan validate``: does a profile predict this model's attention on this machine?"""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lrkv_plan import words
 from lrkv_plan.cli.calibrate_run import thread_count
+from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import (
     ModelArgument,
     RequiredGpu,
@@ -14,9 +15,12 @@ from lrkv_plan.cli.options import (
     load,
     writes_table,
 )
+from lrkv_plan.cli.panels import MEASURING, OUTPUT
 from lrkv_plan.cli.plain_warnings import plain_warnings
 from lrkv_plan.cli.progress import progress_line
-from lrkv_plan.report.tables import Table
+
+if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -30,10 +34,21 @@ def validate(
     gpu: RequiredGpu,
     attention: Annotated[
         str | None,
-        typer.Option("--attention", metavar="DESIGN", help="Swap the design, such as lrkv:55."),
+        typer.Option(
+            "--attention",
+            metavar="DESIGN",
+            help="Swap the design, such as lrkv:55.",
+            autocompletion=one_of(designs),
+        ),
     ] = None,
     device: Annotated[
-        str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:1.")
+        str,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="auto, cpu, cuda or cuda:1.",
+            rich_help_panel=MEASURING,
+        ),
     ] = "auto",
     context_tokens: Annotated[
         str, typer.Option("--context-tokens", metavar="T[,T]", help="Tokens cached per sequence.")
@@ -44,18 +59,28 @@ def validate(
     dtype: Annotated[
         str | None,
         typer.Option(
-            "--dtype", metavar="FORMAT", help="fp32, bf16 or fp16; fp32 on CPUs, bf16 on GPUs."
+            "--dtype",
+            metavar="FORMAT",
+            help="fp32, bf16 or fp16; fp32 on CPUs, bf16 on GPUs.",
+            rich_help_panel=MEASURING,
         ),
     ] = None,
     tp_size: TpSizeOption = "1",
     threads: Annotated[
-        str | None, typer.Option("--threads", metavar="N", help="CPU threads; one if not given.")
+        str | None,
+        typer.Option(
+            "--threads",
+            metavar="N",
+            help="CPU threads; one if not given.",
+            rich_help_panel=MEASURING,
+        ),
     ] = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+        bool,
+        typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ] = False,
     spec_dir: SpecDirOption = None,
-) -> Table:
+) -> "Table":
     """Measure a few fresh calls of the model's own shapes and compare them with the profile.
 
     Example: lrkv-plan validate llama-3.1-8b --gpu here/cpu.calibrated.yaml --device cpu

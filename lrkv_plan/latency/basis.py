@@ -60,6 +60,22 @@ def weakest(bases: Iterable[str]) -> Basis:
     return max(map(evidence, bases), key=STRONGEST_FIRST.index, default="measured")
 
 
+def deciding_terms(model: StepModel, step: StepTime) -> Any:
+    """For a step over arrays, the term whose evidence ``time_basis`` names, as an array of text.
+
+    The first of equally weak terms; attention where no term is over a tenth.
+    """
+    import numpy as np
+
+    found = np.full(np.shape(step.step_s), "attention", dtype=object)
+    worst = np.zeros(found.shape, dtype=int)
+    for term, basis, seconds in basis_by_term(model, step):
+        rank = STRONGEST_FIRST.index(basis) + 1
+        decides = (seconds > WEIGHTY_SHARE * step.step_s) & (rank > worst)
+        found[decides], worst[decides] = term, rank
+    return found
+
+
 def time_basis(model: StepModel, step: StepTime) -> Basis:
     """The weakest evidence among terms over a tenth of one step's time."""
     total = float(step.step_s)

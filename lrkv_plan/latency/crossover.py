@@ -41,13 +41,26 @@ class Crossing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Decided:
+    """From ``low`` to ``high`` that design leads even with both bands against it."""
+
+    low: int
+    high: int
+    faster: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Crossover:
-    """All changes of rank from ``low`` to ``high``; ``faster_first`` is None where they tie."""
+    """All changes of rank from ``low`` to ``high``; ``faster_first`` is None where they tie.
+
+    Outside ``decided`` the bands allow either design to lead.
+    """
 
     low: int
     high: int
     faster_first: int | None
     crossings: tuple[Crossing, ...]
+    decided: tuple[Decided, ...] = ()
 
 
 def context_breakpoints(models: Iterable[StepModel], query_tokens: int) -> set[int]:
@@ -85,11 +98,7 @@ def sign_changes(
     """
     if low > high:
         raise UsageError(f"from {low} to {high}: the range is empty")
-    places = {low, high}
-    for point in breakpoints:
-        # The neighbours bracket a break that is not whole.
-        places |= {p for p in (point - 1, point, point + 1, point + 2) if low <= p <= high}
-    ordered = sorted(places)
+    ordered = _bracketed(low, high, breakpoints)
     faster = [_faster(times, place) for place in ordered]
     changes: list[tuple[int, int]] = []
     current = faster[0]
@@ -102,6 +111,14 @@ def sign_changes(
         changes.append((_bisect(times, left, right, after), after))
         current = after
     return faster[0], changes
+
+
+def _bracketed(low: int, high: int, breakpoints: Iterable[int]) -> list[int]:
+    """The ends and the neighbours of each break, which bracket one that is not whole."""
+    places = {low, high}
+    for point in breakpoints:
+        places |= {p for p in (point - 1, point, point + 1, point + 2) if low <= p <= high}
+    return sorted(places)
 
 
 def _bisect(times: Pair, left: int, right: int, after: int) -> int:
@@ -209,11 +226,50 @@ def _with_bands(
                 at=place, faster_before=1 - after, faster_after=after, earliest=early, latest=late
             )
         )
-    return Crossover(low=low, high=high, faster_first=start, crossings=tuple(crossings))
+    return Crossover(
+        low=low, high=high, faster_first=start, crossings=tuple(crossings),
+        decided=tuple(_decided(favoured, low, high)),
+    )  # fmt: skip
+
+
+_Search = tuple["int | None", "list[tuple[int, int]]"]
+
+
+def _decided(favoured: Sequence[_Search], low: int, high: int) -> Iterator[Decided]:
+    """Where both searches, one in favour of each design, find the same leader."""
+    edges = sorted({low, *(place for _, changes in favoured for place, _ in changes)})
+    open_since: tuple[int, int] | None = None
+    for edge in edges:
+        leaders = {_leader_at(search, edge) for search in favoured}
+        leader = leaders.pop() if len(leaders) == 1 else None
+        if open_since is not None and leader != open_since[1]:
+            yield Decided(low=open_since[0], high=edge - 1, faster=open_since[1])
+            open_since = None
+        if leader is not None and open_since is None:
+            open_since = (edge, leader)
+    if open_since is not None:
+        yield Decided(low=open_since[0], high=high, faster=open_since[1])
+
+
+def _leader_at(search: _Search, place: int) -> int | None:
+    start, changes = search
+    return ([start] + [faster for at, faster in changes if at <= place])[-1]
 
 
 def _step_seconds(steps: tuple[StepTime, StepTime]) -> tuple[Any, Any]:
     return steps[0].step_s, steps[1].step_s
+
+
+def surely_faster(first: StepTime, second: StepTime) -> int | None:
+    """The design (0 or 1) that is faster even with both attentions' bands against it, or None."""
+    leaders = {_faster(lambda _, b=b: _leaning((first, second), b), 0) for b in (0, 1)}  # type: ignore[misc]
+    return leaders.pop() if len(leaders) == 1 else None
+
+
+def lead_range(first: StepTime, second: StepTime) -> tuple[float, float]:
+    """Least and most by which the second is faster, with the bands against and for it. [s]"""
+    against, favoured = (_leaning((first, second), better) for better in (0, 1))
+    return float(against[0] - against[1]), float(favoured[0] - favoured[1])
 
 
 def _leaning(steps: tuple[StepTime, StepTime], better: int) -> tuple[Any, Any]:
@@ -264,12 +320,43 @@ MOST_RANKS = 1024  # each rank is a design of its own
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lead:
+    """From ``low`` to ``high`` that design leads, by ``least_s`` to ``most_s``. [s]"""
+
+    low: int
+    high: int
+    faster: int
+    least_s: float
+    most_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairAt:
+    """Both designs' models and steps at one value of the variable."""
+
+    place: int
+    models: tuple[StepModel, StepModel]
+    steps: tuple[StepTime, StepTime]
+
+    @property
+    def lead_s(self) -> float:
+        """By how much the second design is faster; negative where the first is. [s]"""
+        return float(self.steps[0].step_s - self.steps[1].step_s)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The crossover, both designs' steps on either side of each change, and what they rest on."""
+    """The crossover, both designs' steps on either side of each change, and what they rest on.
+
+    ``leads`` has one entry per stretch without a change, ``points`` a few values from end to end
+    with each change among them.
+    """
 
     crossover: Crossover
     sides: tuple[dict[str, Any], ...]
     rests_on: tuple[str, ...]
+    leads: tuple[Lead, ...]
+    points: tuple[PairAt, ...]
 
 
 def compare(
@@ -330,20 +417,134 @@ def compare(
     def name_at(index: int, value: int) -> str:
         return names_at(designs, value if over == "rank" else None)[index]
 
+    def pair_at(value: int) -> PairAt:
+        told = {**point, over: value}
+        one, other = (built(index, told.get("rank"), told["tp_size"]) for index in (0, 1))
+        return PairAt(place=value, models=(one, other), steps=steps_at(value))
+
+    values: Sequence[int] | IntArray
     if over in ("context_tokens", "batch_size", "query_tokens"):
         steps = built(0, None, point["tp_size"]), built(1, None, point["tp_size"])
         crossover = _along(over, steps, point, at_most or _most(pair[0], over))
+        values = range(crossover.low, crossover.high + 1)
+        leads = _leads(
+            crossover, _lead_along(over, steps, point), _turns(over, crossover, steps, point)
+        )
     else:
         ranks = over == "rank"
         values = ranks_of(pair, at_most) if ranks else _tp_sizes(pair[0], built, at_most)
         crossover = _each_of(values, steps_at)
+        leads = _leads(crossover, lambda value: pair_at(int(value)).lead_s, values)
+    shown = places_to_show(crossover, values, 1024 if over == "context_tokens" else 0)
     lowest = crossover.low if over == "rank" else None
     notes = (n for index in (0, 1) for n in built(index, lowest, point["tp_size"]).remarks)
     return Comparison(
         crossover=crossover,
         sides=tuple(_sides(crossover, name_at, steps_at)),
         rests_on=tuple(dict.fromkeys(notes)),
+        leads=tuple(leads),
+        points=tuple(map(pair_at, shown)),
     )
+
+
+MOST_SHOWN = 8
+_NEAR = 1.5  # a value that close to a change says nothing beside it
+
+
+def places_to_show(crossover: Crossover, values: Sequence[int], start: int = 0) -> list[int]:
+    """A few of the values: both ends, powers of two or of four, and every change.
+
+    Parameters
+    ----------
+    values : what was looked at, ascending.
+    start : least value worth showing, where nothing changes below it.
+
+    Examples
+    --------
+    >>> both = Crossover(low=1, high=4096, faster_first=None, crossings=())
+    >>> places_to_show(both, range(1, 4097))
+    [1, 4, 16, 64, 256, 1024, 4096]
+    """
+    changes = [crossing.at for crossing in crossover.crossings]
+    first = start if start * 4 <= crossover.high and min(changes, default=start) >= start else 0
+    if len(values) <= MOST_SHOWN:
+        inner = [value for value in values if value >= first]
+    else:
+        inner = _powers(max(first, crossover.low), crossover.high, values)
+    far = [v for v in inner if not any(c / _NEAR < v < c * _NEAR for c in changes)]
+    ends = [crossover.high] if first else [crossover.low, crossover.high]
+    return sorted({*far, *changes, *ends})
+
+
+def _powers(low: int, high: int, values: Sequence[int]) -> list[int]:
+    """Powers of two among the values, from the highest down; of four or more where too many."""
+    found: list[int] = []
+    for step in (1, 2, 3, 4, 6, 8):
+        powers = (2**k for k in range(high.bit_length() - 1, -1, -step))
+        found = [power for power in powers if low <= power <= high and power in values]
+        if len(found) <= MOST_SHOWN:
+            break
+    return found
+
+
+def _turns(
+    over: str, crossover: Crossover, models: tuple[StepModel, StepModel], point: dict[str, int]
+) -> Sequence[int] | IntArray:
+    """Values among which the lead is least and most: where times bend, or every one."""
+    if over != "context_tokens":
+        import numpy as np
+
+        return np.arange(crossover.low, crossover.high + 1)
+    low, high = crossover.low, crossover.high
+    changes = (place for c in crossover.crossings for place in (c.at - 1, c.at))
+    return sorted({*_bracketed(low, high, context_breakpoints(models, point["query_tokens"])),
+                   *(place for place in changes if place >= low)})  # fmt: skip
+
+
+def _lead_along(
+    over: str, models: tuple[StepModel, StepModel], point: dict[str, int]
+) -> Callable[[Any], Any]:
+    def lead(value: Any) -> Any:
+        told: dict[str, Any] = {**point, over: value}
+        one, other = (
+            step_time(m, told["context_tokens"], told["batch_size"], told["query_tokens"]).step_s
+            for m in models
+        )
+        return one - other
+
+    return lead
+
+
+def _leads(
+    crossover: Crossover, lead_s: Callable[[Any], Any], places: Sequence[int] | IntArray
+) -> Iterator[Lead]:
+    """Least and most lead on every stretch between changes, taken at ``places`` (ascending)."""
+    changes = crossover.crossings
+    starts = [(crossover.low, crossover.faster_first), *((c.at, c.faster_after) for c in changes)]
+    ends = [*(c.at - 1 for c in changes), crossover.high]
+    for (low, faster), high in zip(starts, ends, strict=True):
+        found = list(_values(lead_s, places, low, high))
+        if faster is None and any(found):  # equal at first only
+            faster = int(max(found) > 0)
+        if faster is not None and found:
+            sides = [one if faster else -one for one in found]
+            yield Lead(low=low, high=high, faster=faster, least_s=min(sides), most_s=max(sides))
+
+
+def _values(
+    lead_s: Callable[[Any], Any], places: Sequence[int] | IntArray, low: int, high: int
+) -> Iterator[float]:
+    """The lead at the places from low to high; of an array, only the extremes of each chunk."""
+    if isinstance(places, list):
+        yield from (float(lead_s(place)) for place in places if low <= place <= high)
+        return
+    import numpy as np
+
+    chosen = np.asarray(places)
+    chosen = chosen[(chosen >= low) & (chosen <= high)]
+    for begin in range(0, chosen.size, SCAN_CHUNK):
+        chunk = np.asarray(lead_s(chosen[begin : begin + SCAN_CHUNK]))
+        yield from (float(chunk.min()), float(chunk.max()))
 
 
 def check_most(over: str, at_most: int | None) -> None:

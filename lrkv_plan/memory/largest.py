@@ -99,12 +99,15 @@ def budget_bytes(
 
 def infeasible(
     budget: Budget, limit: Fraction, base: Fraction, share: Fraction, least: str = "rank 0"
-) -> str:
-    """Why nothing fits: the least size takes ``base`` bytes, ``share`` of MHA's."""
-    return (
+) -> RequirementError:
+    """Nothing fits: the least size takes ``base`` bytes, ``share`` of MHA's."""
+    return RequirementError(
         f"no {least.rpartition(' ')[0]} fits the budget {budget.text} "
-        f"({float(limit):,.6g} B per token and GPU): {least} already takes {float(base):,.6g} B; "
-        f"the smallest feasible budget is {share} = {float(share):.4%} of MHA"
+        f"({float(limit):,.6g} B per token and GPU)",
+        advice=(
+            f"{least} already takes {float(base):,.6g} B",
+            f"the smallest feasible budget is {share} = {float(share):.4%} of MHA",
+        ),
     )
 
 
@@ -215,7 +218,7 @@ def rank_ceiling(
     if best is None:
         base = held(with_size(varied, sizes[0]))
         least = f"{layers_of(varied)[0].size_name} {sizes[0]}"
-        raise RequirementError(infeasible(wanted, limit, base, base / mha, least))
+        raise infeasible(wanted, limit, base, base / mha, least)
     aligned = aligned_size(sizes, best.value, alignment)
     following = next((n for n in sizes if n > best.value), None)
     dearer = None if following is None else held(with_size(varied, following))

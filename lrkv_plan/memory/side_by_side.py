@@ -88,6 +88,7 @@ class ShardRow:
     model: str
     attention: str
     tp_size: int
+    kv_dtype: str
     placement: Placement | None
     refused: str | None
 
@@ -102,8 +103,8 @@ def shard_rows(
             found, refused = try_placements(design, tp_size=tp_size, kv_dtype=kv_dtype)
             rows += [
                 ShardRow(
-                    model=design.name, attention=label, tp_size=tp_size, placement=one,
-                    refused=refused,
+                    model=design.name, attention=label, tp_size=tp_size,
+                    kv_dtype=storage_format(kv_dtype).name, placement=one, refused=refused,
                 )
                 for one in (found or (None,))
             ]  # fmt: skip
@@ -135,20 +136,27 @@ class CacheRow:
     cache_bytes: Bytes  # keys and values, index keys and state of the batch
     cache_bytes_per_gpu: Bytes
     ratio_to_mha: Fraction | None
+    ratio_to_own: Fraction | None  # bytes per token over those of the model's own design
 
 
 def cache_rows(
     designs: Sequence[NamedDesign],
     *,
+    own: ModelSpec,
     contexts: Iterable[int],
     workload: Workload = _ONE_SEQUENCE,
 ) -> list[CacheRow]:
-    """One row per design and context. Raises as ``cache_bytes``."""
+    """One row per design and context, compared with the model's ``own``.
+
+    Raises as ``cache_bytes``.
+    """
     kv_dtype, tp_size = workload.kv_dtype, workload.tp_size
+    whole_own = bytes_per_token(own, kv_dtype=kv_dtype)
     rows = []
     for label, design in designs:
         for context in contexts:
             whole = _held(design, context, workload, tp_size=1)
+            each = bytes_per_token(design, kv_dtype=kv_dtype)
             rows.append(
                 CacheRow(
                     model=design.name,
@@ -157,7 +165,7 @@ def cache_rows(
                     batch_size=workload.batch_size,
                     kv_dtype=storage_format(kv_dtype).name,
                     tp_size=tp_size,
-                    bytes_per_token=bytes_per_token(design, kv_dtype=kv_dtype),
+                    bytes_per_token=each,
                     bytes_per_token_per_gpu=bytes_per_token(
                         design, kv_dtype=kv_dtype, tp_size=tp_size
                     ),
@@ -168,6 +176,7 @@ def cache_rows(
                     cache_bytes=_scalar(whole.total),
                     cache_bytes_per_gpu=_scalar(_held(design, context, workload, tp_size).total),
                     ratio_to_mha=ratio_to_mha(design, kv_dtype=kv_dtype),
+                    ratio_to_own=Fraction(each) / whole_own if whole_own else None,
                 )
             )
     return rows
@@ -196,6 +205,9 @@ class TensorRow:
     model: str
     attention: str
     context_tokens: int
+    batch_size: int
+    kv_dtype: str
+    tp_size: int
     layers: int
     tensor: str
     kept_per: str  # token, encoder token, or sequence
@@ -216,8 +228,13 @@ def tensor_rows(
     workload: Workload = _ONE_SEQUENCE,
 ) -> list[TensorRow]:
     """One row per design, context, layer group and tensor; their bytes add up to ``cache_rows``."""
+    shared: dict[str, Any] = {
+        "batch_size": workload.batch_size,
+        "kv_dtype": storage_format(workload.kv_dtype).name,
+        "tp_size": workload.tp_size,
+    }
     return [
-        TensorRow(model=design.name, attention=label, context_tokens=context, **tensor)
+        TensorRow(model=design.name, attention=label, context_tokens=context, **shared, **tensor)
         for label, design in designs
         for context in contexts
         for group in design.layers

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError, did_you_mean, shown
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 POSITIONS = ("none", "rope_expand", "rope_rank")
 _MAX_ITEMS = 10_000
+_INSPECT_DEFAULTS = ("0.9", "auto")
 
 
 def audit(claims: str | Path | None = None, *, verdict: Texts | None = None) -> Result:
@@ -52,9 +53,13 @@ def audit(claims: str | Path | None = None, *, verdict: Texts | None = None) -> 
             )
     files = claim_files(None if claims is None else str(claims))
     rows = [row for path in files for row in audit_file(path)]
-    return Result(
-        audit_table(rows, [file_input(path, read_claims(path)) for path in files], wanted)
-    )
+    inputs = [file_input(path, read_claims(path)) for path in files]
+
+    def ask(verdicts: Sequence[str]) -> list[str]:
+        options = [word for name in verdicts for word in ("--verdict", name)]
+        return ["lrkv-plan", "audit", *([] if claims is None else [str(claims)]), *options]
+
+    return Result(audit_table(rows, inputs, wanted, ask))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -104,6 +109,7 @@ def inspect(
     SpecError, UsageError
         If the checkpoint is incomplete or corrupt, or an argument cannot be read or honoured.
     """
+    given = {"energy": energy, "fit_ranks": fit_ranks}
     from lrkv_plan.formats import storage_format
 
     if budget is None:
@@ -153,15 +159,41 @@ def inspect(
         "kv_dtype": kv_format,
     }
     plan = plan_of(found)
-    table = inspect_table(inputs, found, energy=share, skipped=source.skipped, plan=plan)
+    table = inspect_table(
+        inputs, found, energy=share, skipped=source.skipped, plan=plan,
+        following=_after_inspecting(inputs, given, plan),
+    )  # fmt: skip
     planned = None if plan is None else plan.model
     return Inspection(table, layers=tuple(found), energy=share, planned_model=planned)
 
 
-def _ranges_text(value: str | Sequence[int] | None, default: str) -> str:
+def _after_inspecting(
+    inputs: Mapping[str, Any], given: Mapping[str, Any], plan: RankPlan | None
+) -> list[str]:
+    """The next command: a plan, or what its one rank for all layers caches."""
+    folder = inputs["checkpoint"]
+    if plan is None:
+        options = [
+            word
+            for name, value in given.items()
+            if value is not None and _ranges_text(value, "") not in _INSPECT_DEFAULTS
+            for word in (f"--{name.replace('_', '-')}", _ranges_text(value, ""))
+        ]
+        return ["lrkv-plan", "inspect", folder, *options, "--budget", "50%"]
+    variant = {
+        "none": "", "rope_expand": ",position=rope_expand",
+        "rope_rank": ",position=rope_rank,basis_spans_rotary_planes=true",
+    }[inputs["position"]]  # fmt: skip
+    design = f"lrkv:{plan.uniform_rank}{variant}"
+    return ["lrkv-plan", "cache", folder, "--attention", design, "--kv-dtype", inputs["kv_dtype"]]
+
+
+def _ranges_text(value: str | float | Sequence[int] | None, default: str) -> str:
     if value is None:
         return default
-    return value if isinstance(value, str) else ",".join(map(str, value))
+    if isinstance(value, str | int | float):
+        return str(value)
+    return ",".join(map(str, value))
 
 
 def _fit_options(text: str, alternations: Number | None) -> FitOptions | None:

@@ -93,7 +93,8 @@ class Result:
 
     def __repr__(self) -> str:
         n_rows = len(self.table.rows)
-        title = self.verdict if len(self.verdict) < _MAX_REPR else self.verdict[:_MAX_REPR] + "..."
+        said = self.verdict.removesuffix(".")
+        title = said if len(said) < _MAX_REPR else said[:_MAX_REPR] + "..."
         return f"<{title}: {n_rows} row{'' if n_rows == 1 else 's'}>"
 
     def _repr_html_(self) -> str:

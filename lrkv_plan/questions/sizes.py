@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lrkv_plan import words
-from lrkv_plan.errors import ArgumentError
+from lrkv_plan.errors import ArgumentError, PlacementError
 from lrkv_plan.questions.arguments import (
     Designs,
     Gpu,
     Model,
+    Models,
     Number,
     Numbers,
+    Texts,
+    asked_designs,
     budget_text,
     context_of,
     default_context,
     deployment_of,
     designs_of,
+    formats_of,
     load_model,
     low_rank_variant,
+    models_of,
     named,
     refuse,
     refuse_beside_pool,
@@ -28,15 +35,20 @@ from lrkv_plan.questions.arguments import (
 from lrkv_plan.questions.asking import Asking
 from lrkv_plan.questions.result import Result
 
+if TYPE_CHECKING:
+    from lrkv_plan.specs.model import ModelSpec
+
+Row = TypeVar("Row")
+
 
 def cache(
-    model: Model,
+    model: Models,
     *,
     attention: Designs | None = None,
     context_tokens: Numbers | None = None,
     batch_size: Number | None = None,
-    kv_dtype: str | None = None,
-    tp_size: Number | None = None,
+    kv_dtype: Texts | None = None,
+    tp_size: Numbers | None = None,
     encoder_tokens: Number | None = None,
     detail: bool | None = None,
     spec_dir: str | Path | None = None,
@@ -45,11 +57,12 @@ def cache(
 
     Parameters
     ----------
+    model : one, or several: "llama-3.1-8b,qwen3-8b" or a list.
     attention : designs to swap in, one row each; the model's own when None.
-    context_tokens : cached tokens per sequence, one or several; 8k or the model's maximum.
+    context_tokens : cached tokens per sequence, one or several; 8k or the smallest maximum.
     batch_size : sequences resident together, 1. [sequences]
-    kv_dtype : storage format of cached scalars, bf16.
-    tp_size : GPUs that share the model, 1.
+    kv_dtype : storage format of cached scalars, one or several; bf16.
+    tp_size : GPUs that share the model, one or several sizes; 1.
     encoder_tokens : encoder rows of cross-attention.
     detail : one row per cached tensor.
 
@@ -58,32 +71,65 @@ def cache(
     SpecError, UsageError
         If an argument names nothing, cannot be read, or the answer would not depend on it.
     """
+    given = dict(locals())
     from lrkv_plan.memory.side_by_side import cache_rows, tensor_rows
     from lrkv_plan.report.views.cache import cache_table, tensor_table
     from lrkv_plan.specs.deployment import Workload
 
-    spec = load_model(model, spec_dir=spec_dir)
-    workload = Workload(
-        batch_size=_count("batch_size", batch_size, 1),
-        kv_dtype=words.given(kv_dtype, "bf16"),
-        tp_size=_count("tp_size", tp_size, 1),
-        encoder_tokens=words.optional(words.whole, "encoder_tokens", encoder_tokens),
-    )
+    named_models = models_of(model, spec_dir)
+    specs = [spec for _, spec in named_models]
+    sizes = [1] if tp_size is None else words.counts("tp_size", tp_size)
+    workloads = [
+        Workload(
+            batch_size=_count("batch_size", batch_size, 1),
+            kv_dtype=kv_format,
+            tp_size=size,
+            encoder_tokens=words.optional(words.whole, "encoder_tokens", encoder_tokens),
+        )
+        for kv_format in formats_of("kv_dtype", kv_dtype)
+        for size in dict.fromkeys(sizes)
+    ]
     contexts = (
-        [default_context(spec)]
+        [min(default_context(spec) for spec in specs)]
         if context_tokens is None
         else words.token_counts("context_tokens", context_tokens)
     )
-    if all(group.cached_over != "encoder" for group in spec.layers):
-        refuse(
-            {"encoder_tokens": encoder_tokens}, f"{spec.name} has no cross-attention; leave it out"
-        )
-    designs = designs_of(spec, attention)
+    if all(group.cached_over != "encoder" for spec in specs for group in spec.layers):
+        why = (
+            f"{specs[0].name} has no cross-attention" if len(specs) == 1
+            else "no model here has cross-attention"
+        )  # fmt: skip
+        refuse({"encoder_tokens": encoder_tokens}, f"{why}; leave it out")
+    designs = [(spec, designs_of(spec, attention)) for spec in specs]
+    every = [one for _, named_designs in designs for one in named_designs]
+    told: dict[str, Any] = {
+        "asked": asked_designs(attention), "ask": Asking(_joined(named_models), specs[0], given),
+    }  # fmt: skip
     if detail:
-        tensors = tensor_rows(designs, contexts=contexts, workload=workload)
-        return Result(with_provenance(tensor_table(spec, tensors, workload), spec))
-    rows = cache_rows(designs, contexts=contexts, workload=workload)
-    return Result(with_provenance(cache_table(spec, rows, workload), spec))
+        tensors = [
+            row
+            for spec, some in designs
+            for workload in workloads
+            for row in _of_model(
+                spec,
+                specs,
+                partial(tensor_rows, some, contexts=contexts, workload=workload),
+            )
+        ]
+        return Result(
+            with_provenance(tensor_table(specs, every, tensors, workloads, **told), *specs)
+        )
+    rows = [
+        row
+        for spec, some in designs
+        for workload in workloads
+        for row in _of_model(
+            spec,
+            specs,
+            partial(cache_rows, some, own=spec, contexts=contexts, workload=workload),
+        )
+    ]
+    return Result(with_provenance(cache_table(specs, every, rows, workloads, **told), *specs))
 
 
 def rank(
@@ -199,15 +245,14 @@ def rank(
         "gpu": None if gpu is None else named(gpu),
         "engine": words.given(engine, "vllm"),
     }
-    return Result(
-        with_provenance(
-            rank_fit_table(spec, {**stated, **place}, fitted), spec, deployment.hardware
-        )
-    )
+    ask = Asking(model, spec, given)
+    title = None if deployment.hardware is None else deployment.hardware.title
+    table = rank_fit_table(spec, {**stated, **place}, fitted, title, ask)
+    return Result(with_provenance(table, spec, deployment.hardware))
 
 
 def params(
-    model: Model,
+    model: Models,
     *,
     attention: Designs | None = None,
     match_params: bool | None = None,
@@ -217,6 +262,7 @@ def params(
 
     Parameters
     ----------
+    model : one, or several: "llama-3.1-8b,qwen3-8b" or a list.
     attention : designs to swap in, one row each; the model's own when None.
     match_params : also the feed-forward width that restores the model's parameter count.
 
@@ -225,14 +271,19 @@ def params(
     SpecError, UsageError
         If an argument names nothing or cannot be read.
     """
+    given = dict(locals())
     from lrkv_plan.memory.side_by_side import params_rows
     from lrkv_plan.report.views.cache import params_table
 
-    spec = load_model(model, spec_dir=spec_dir)
-    matched = bool(match_params)
-    designs = designs_of(spec, attention)
-    table = params_table(spec, params_rows(spec, designs, match_params=matched), matched)
-    return Result(with_provenance(table, spec))
+    named_models = models_of(model, spec_dir)
+    specs = [spec for _, spec in named_models]
+    designs, matched = [(spec, designs_of(spec, attention)) for spec in specs], bool(match_params)
+    rows = [row for spec, some in designs for row in params_rows(spec, some, match_params=matched)]
+    table = params_table(
+        specs, [one for _, some in designs for one in some], rows, matched,
+        asked=asked_designs(attention), ask=Asking(_joined(named_models), specs[0], given),
+    )  # fmt: skip
+    return Result(with_provenance(table, *specs))
 
 
 def shard(
@@ -255,6 +306,7 @@ def shard(
     SpecError, UsageError
         If an argument names nothing or cannot be read.
     """
+    given = dict(locals())
     from lrkv_plan.formats import storage_format
     from lrkv_plan.memory.side_by_side import shard_rows
     from lrkv_plan.report.views.cache import shard_table
@@ -269,7 +321,28 @@ def shard(
         "tp_size": sizes,
         "kv_dtype": storage_format(kv_format).name,
     }
-    return Result(with_provenance(shard_table(spec, rows, inputs), spec))
+    table = shard_table(
+        spec, designs, rows, inputs, asked=asked_designs(attention),
+        ask=Asking(model, spec, given),
+    )  # fmt: skip
+    return Result(with_provenance(table, spec))
+
+
+def _joined(models: Sequence[tuple[str, ModelSpec]]) -> str:
+    """The models as one argument."""
+    return ",".join(text for text, _ in models)
+
+
+def _of_model(
+    model: ModelSpec, models: Sequence[ModelSpec], rows: Callable[[], list[Row]]
+) -> list[Row]:
+    """The rows of one model; of several, a size that it cannot run on names it."""
+    try:
+        return rows()
+    except PlacementError as error:
+        if len(models) == 1:
+            raise
+        raise PlacementError(f"{model.name}: {error}") from None
 
 
 def _count(name: str, value: Number | None, default: int) -> int:

@@ -24,6 +24,7 @@ from lrkv_plan.questions.arguments import (
     refuse,
     with_provenance,
 )
+from lrkv_plan.questions.asking import Asking
 from lrkv_plan.questions.result import Result
 
 OVER = ("context_tokens", "batch_size", "rank", "query_tokens", "tp_size")
@@ -56,8 +57,10 @@ def step_time(
     SpecError, UsageError, PlacementError
         If an argument names nothing, cannot be read, or no time can be predicted.
     """
+    given = dict(locals())
     from lrkv_plan.latency.step import step_model
     from lrkv_plan.latency.step import step_time as time_of
+    from lrkv_plan.report.screens.step_time import StepsAnswer
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import steps_table
 
@@ -70,7 +73,8 @@ def step_time(
     }
     relatives = load_all_hardware(spec_dir)
     steps = []
-    for label, design in designs_of(spec, attention):
+    asked = asked_designs(attention)
+    for label, design in designs_of(spec, asked):
         step = step_model(design, hardware, tp_size=point["tp_size"], relatives=relatives, **told)
         at = (point["context_tokens"], point["batch_size"], point["query_tokens"])
         steps.append((label, step, time_of(step, *at)))
@@ -82,7 +86,9 @@ def step_time(
         "weight_bytes_per_gpu": told["weight_bytes"],
         **point,
     }
-    return Result(with_provenance(steps_table(spec, stated, steps), spec, hardware))
+    answer = StepsAnswer(model=spec, gpu=hardware, inputs=stated, steps=steps, asked=asked)
+    table = steps_table(answer, Asking(model, spec, given))
+    return Result(with_provenance(table, spec, hardware))
 
 
 def crossover(
@@ -114,7 +120,9 @@ def crossover(
     SpecError, UsageError, PlacementError
         If an argument names nothing, cannot be read or honoured, or no time can be predicted.
     """
+    given = dict(locals())
     from lrkv_plan.latency.crossover import compare, names_at
+    from lrkv_plan.report.screens.crossover import CrossoverAnswer
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import crossover_table
     from lrkv_plan.specs.design import typed_designs
@@ -140,9 +148,9 @@ def crossover(
     spec = load_model(model, spec_dir=spec_dir)
     point = _point(spec, context_tokens, batch_size, query_tokens, tp_size)
     weight_bytes = words.optional(words.size, "weights", weights)
-    pair = typed_designs(spec, asked)
     hardware = load_gpu(gpu, spec_dir=spec_dir)
-    answer = compare(
+    pair = typed_designs(spec, asked)
+    found = compare(
         pair,
         hardware,
         over=along,
@@ -163,7 +171,8 @@ def crossover(
         **point,
     }
     labels = names_at(pair, "RANK" if along == "rank" else None)
-    table = crossover_table(spec, stated, labels, answer.crossover, answer.sides, answer.rests_on)
+    answer = CrossoverAnswer(model=spec, gpu=hardware, inputs=stated, labels=labels, found=found)
+    table = crossover_table(answer, Asking(model, spec, given))
     return Result(with_provenance(table, spec, hardware))
 
 
@@ -193,8 +202,10 @@ def roofline(
     SpecError, UsageError
         If an argument names nothing or cannot be read.
     """
+    given = dict(locals())
     from lrkv_plan.latency.roofline import roofline_point
     from lrkv_plan.latency.work import paths_of
+    from lrkv_plan.report.screens.roofline import RooflineAnswer
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import roofline_table
 
@@ -205,14 +216,17 @@ def roofline(
     }
     kinds = ",".join(words.texts("units", ["bf16", "fp32"] if units is None else units))
     kv_format = words.given(kv_dtype, "bf16")
+    asked = asked_designs(attention)
     points = [
         (label, roofline_point(design, hardware, path=path, units=unit, kv_dtype=kv_format, **told))
-        for label, design in designs_of(spec, attention)
+        for label, design in designs_of(spec, asked)
         for path in paths_of(design) or (None,)
         for unit in (kind.strip() for kind in kinds.split(","))
     ]
     place = {"gpu": hardware.name, "kv_dtype": kv_format, "units": kinds}
-    table = roofline_table(spec, {"model": model_inputs(spec), **place, **told}, points)
+    stated = {"model": model_inputs(spec), **place, **told}
+    answer = RooflineAnswer(model=spec, gpu=hardware, inputs=stated, points=points, asked=asked)
+    table = roofline_table(answer, Asking(model, spec, given))
     return Result(with_provenance(table, spec, hardware))
 
 

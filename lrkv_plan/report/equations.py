@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.attention.layout import WeightMatrix, WeightRole
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.formats import storage_format
-from lrkv_plan.latency.basis import basis_by_term
-from lrkv_plan.memory.cache import bytes_per_token, keeps_context_rows
-from lrkv_plan.report.screen import GLYPHS
+from lrkv_plan.memory.cache import (
+    bytes_per_token,
+    cache_bytes,
+    group_row_bytes,
+    index_bytes_per_token,
+    keeps_context_rows,
+    rows_kept,
+    state_bytes_per_sequence,
+)
+from lrkv_plan.memory.weights import attention_weights, parameter_count
+from lrkv_plan.report.screen import short_bytes
 from lrkv_plan.report.tables import count
+from lrkv_plan.specs.model import DenseFeedForward, ExpertFeedForward, NoFeedForward
 
 if TYPE_CHECKING:
     from lrkv_plan.attention.layout import CachedTensor
     from lrkv_plan.formats import StorageFormat
-    from lrkv_plan.latency.step import StepModel, StepTime
     from lrkv_plan.serving.capacity import CapacityRow
-    from lrkv_plan.specs.model import LayerGroup, ModelSpec
+    from lrkv_plan.specs.model import FeedForward, LayerGroup, ModelSpec
 
 
 def cache_equation(model: ModelSpec, kv_dtype: str, tp_size: int = 1) -> str:
@@ -30,11 +40,22 @@ def cache_equation(model: ModelSpec, kv_dtype: str, tp_size: int = 1) -> str:
     '32 layers x (key 8 x 128 x 2 B + value 8 x 128 x 2 B) = 131,072 B/token'
     """
     storage = storage_format(kv_dtype)
-    groups = [_group(model, group, storage, tp_size) for group in model.layers
-              if keeps_context_rows(group)]  # fmt: skip
+    groups = _summed(
+        (group.count, _group(model, group, storage, tp_size))
+        for group in model.layers if keeps_context_rows(group)
+    )  # fmt: skip
     total = bytes_per_token(model, kv_dtype=kv_dtype, tp_size=tp_size)
     where = "B/token" if tp_size == 1 else "B/token/GPU"
-    return f"{' + '.join(groups) or '0'} = {count(total)} {where}"
+    return f"{groups} = {count(total)} {where}"
+
+
+def _summed(layers: Iterable[tuple[int, str]]) -> str:
+    """``32 layers x (...) + ...``, alike layers together."""
+    alike: dict[str, int] = {}
+    for n_layers, term in layers:
+        if term:
+            alike[term] = alike.get(term, 0) + n_layers
+    return " + ".join(f"{count(n)} layers x {term}" for term, n in alike.items()) or "0"
 
 
 def _group(model: ModelSpec, group: LayerGroup, storage: StorageFormat, tp_size: int) -> str:
@@ -42,7 +63,7 @@ def _group(model: ModelSpec, group: LayerGroup, storage: StorageFormat, tp_size:
     layout = layout_of(group.attention, model.model_dim)
     layout.check_tp_size(tp_size)
     tensors = [_tensor(one, storage, tp_size) for one in layout.cached if one.width]
-    return f"{count(group.count)} layers x ({' + '.join(tensors)})"
+    return f"({' + '.join(tensors)})"
 
 
 def _tensor(tensor: CachedTensor, storage: StorageFormat, tp_size: int) -> str:
@@ -70,20 +91,155 @@ def sequences_equation(row: CapacityRow) -> str:
     )
 
 
-def step_equations(model: StepModel, step: StepTime) -> list[str]:
-    """The terms of one step in milliseconds, and what each rests on."""
-    terms = list(basis_by_term(model, step))
-    total = float(step.step_s)
-    summed = " + ".join(f"{term} {1e3 * float(seconds):.4g}" for term, _, seconds in terms)
-    shares = [
-        f"  {GLYPHS[basis]} {term}: {basis}, {round(100 * float(seconds) / total)} % of the step"
-        for term, basis, seconds in terms
-        if float(seconds) > 0
+def held_equation(
+    model: ModelSpec,
+    *,
+    context_tokens: int,
+    batch_size: int = 1,
+    kv_dtype: str = "bf16",
+    tp_size: int = 1,
+    encoder_tokens: int | None = None,
+) -> str:
+    """What a batch holds on one GPU, summed as ``cache_bytes`` does.
+
+    Examples
+    --------
+    >>> from lrkv_plan import load_model
+    >>> held_equation(load_model("llama-3.1-8b"), context_tokens=8192)
+    '32 layers x 8,192 tokens x 4,096 B = 1,073,741,824 B (1.00 GiB)'
+    """
+    storage = storage_format(kv_dtype)
+    encoder = (model.encoder_tokens or 0) if encoder_tokens is None else encoder_tokens
+    layers: dict[tuple[Any, str, Fraction], int] = {}
+    for group in model.layers:
+        rows = rows_kept(group, context_tokens, encoder)
+        if rows:
+            what = "encoder tokens" if group.cached_over == "encoder" else "tokens"
+            kind = (rows, what, group_row_bytes(model, group, storage, tp_size))
+            layers[kind] = layers.get(kind, 0) + group.count
+    terms = [
+        f"{count(n)} layers x {count(rows)} {what} x {count(row)} B"
+        for (rows, what, row), n in layers.items()
     ]
-    kernels = [
-        f"  kernel {one.kernel} ({one.kv_dtype}), {one.basis}, form {one.form}: "
-        f"t0 {1e6 * one.t0_s:.4g} us, {one.bytes_per_s / 1e12:.4g} TB/s, "
-        f"{one.flops_per_s / 1e12:.4g} TFLOP/s"
-        for one in dict.fromkeys(model.kernels)
+    if index := index_bytes_per_token(model, tp_size=tp_size):
+        terms.append(f"{count(context_tokens)} tokens x {count(index)} B of index keys")
+    if state := state_bytes_per_sequence(model, tp_size=tp_size):
+        terms.append(f"{count(state)} B of state")
+    total = cache_bytes(
+        model, context_tokens=context_tokens, batch_size=batch_size, kv_dtype=kv_dtype,
+        tp_size=tp_size, encoder_tokens=encoder_tokens,
+    ).total  # fmt: skip
+    assert isinstance(total, int | Fraction), "counts are no arrays"
+    summed = " + ".join(terms) or "0"
+    batch = summed if batch_size == 1 else f"{count(batch_size)} x ({summed})"
+    return f"{batch} = {count(total)} B ({short_bytes(total)})"
+
+
+def tensor_equation(row: Mapping[str, Any]) -> str:
+    """The bytes of one cached tensor on one GPU, from its row of ``tensor_rows``."""
+    layers, copies, batch = row["layers"], row["copies_per_layer"], row["batch_size"]
+    whole = Fraction(row["cache_bytes"])
+    if row["kept_per"] == "sequence":
+        each, kept = whole / (layers * copies * batch), None
+    else:
+        each = Fraction(row["bytes_per_token"]) / (layers * copies)
+        kept = whole / (layers * copies * batch * each) if whole else Fraction(0)
+    factors = [
+        f"{count(layers)} layers", f"{count(row['copies_per_gpu'])} x {count(each)} B",
+        *([] if kept is None else [f"{count(kept)} {row['kept_per']}s"]),
+        *([] if batch == 1 else [f"{count(batch)} sequences"]),
+    ]  # fmt: skip
+    total = row["cache_bytes_per_gpu"]
+    return (
+        f"{row['attention']}, {row['tensor']}: {' x '.join(factors)} = {count(total)} B "
+        f"({short_bytes(total)})"
+    )
+
+
+def weights_equations(model: ModelSpec) -> list[str]:
+    """Parameters by part, summed as ``parameter_count`` does; unstated parts are left out.
+
+    Examples
+    --------
+    >>> from lrkv_plan import load_model
+    >>> weights_equations(load_model("llama-3.1-8b"))[0]
+    'K/V: 32 layers x (key 4,096 x 1,024 + value 4,096 x 1,024) = 268,435,456'
+    """
+    counted = parameter_count(model)
+    parts: list[tuple[str, str, int | None]] = [
+        ("K/V", _attention(model, of_kv=True), counted.kv_params),
+        ("attention", _attention(model), counted.attention_params),
+        ("feed-forward", _feed_forward(model), counted.feed_forward_params),
+        ("embeddings", _embeddings(model), counted.embedding_params),
+        ("norms", _norms(model, counted.norm_params), counted.norm_params),
     ]
-    return [f"{summed} = {1e3 * total:.4g} ms a step", *shares, *kernels]
+    lines = [f"{name}: {text} = {count(n)}" for name, text, n in parts if n is not None]
+    if counted.model_params is not None:
+        terms = " + ".join(count(n) for name, _, n in parts if name != "K/V" and n)
+        lines.append(f"parameters: {terms} = {count(counted.model_params)}")
+    return lines
+
+
+def _norms(model: ModelSpec, n_params: int | None) -> str:
+    return f"{count((n_params or 0) // model.model_dim)} x {count(model.model_dim)}"
+
+
+def _attention(model: ModelSpec, *, of_kv: bool = False) -> str:
+    def term(group: LayerGroup) -> str:
+        told = [_matrix(one) for one in attention_weights(group, model.model_dim)
+                if not of_kv or one.role is WeightRole.KEY_VALUE]  # fmt: skip
+        return f"({' + '.join(told)})" if told else ""
+
+    return _summed((group.count, term(group)) for group in model.layers)
+
+
+def _matrix(weight: WeightMatrix) -> str:
+    sides = [weight.copies, weight.rows, weight.cols]
+    told = [count(n) for n in sides if n > 1] or ["1"]
+    return f"{weight.name} {' x '.join(told)}"
+
+
+def _feed_forward(model: ModelSpec) -> str:
+    return _summed(
+        (group.count, _block(group.feed_forward, model.model_dim))
+        for group in model.layers
+        if group.feed_forward is not None and group.cached_over == "context"
+    )
+
+
+def _block(block: FeedForward, model_dim: int) -> str:
+    """One block: ``3 x d x width``, experts and what stands beside them."""
+    if isinstance(block, NoFeedForward):
+        return ""
+    if isinstance(block, DenseFeedForward):
+        return f"({_mlp(block, block.hidden_dim, model_dim)})"
+    return f"({' + '.join(_experts(block, model_dim))})"
+
+
+def _experts(block: ExpertFeedForward, model_dim: int) -> Iterator[str]:
+    yield f"{count(block.n_experts)} experts x ({_mlp(block, block.hidden_dim, model_dim)})"
+    for name, width in (("shared", block.shared_hidden_dim), ("dense", block.dense_hidden_dim)):
+        if width:
+            yield f"{name} {_mlp(block, width, model_dim)}"
+    router = f"router {count(model_dim)} x {count(block.n_experts)}"
+    yield router + (f" + {count(block.n_experts)}" if block.router_bias else "")
+    if block.shared_gate:
+        yield f"gate {count(model_dim)}"
+
+
+def _mlp(block: DenseFeedForward | ExpertFeedForward, width: int, model_dim: int) -> str:
+    inputs = 2 if block.gated else 1
+    matrices = f"{inputs + 1} x {count(model_dim)} x {count(width)}"
+    return matrices + (f" + {count(inputs * width + model_dim)} of bias" if block.bias else "")
+
+
+def _embeddings(model: ModelSpec) -> str:
+    if model.vocab_size is None:
+        return ""
+    table = f"{count(model.vocab_size)} x {count(model.model_dim)}"
+    terms = [table if model.tied_embeddings else f"2 x {table}"]
+    if model.head_bias:
+        terms.append(count(model.vocab_size))
+    if model.position_embeddings:
+        terms.append(f"{count(model.position_embeddings)} x {count(model.model_dim)}")
+    return " + ".join(terms)

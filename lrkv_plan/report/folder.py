@@ -18,6 +18,7 @@ from lrkv_plan.report.figures import figure_table
 from lrkv_plan.report.html import to_html
 from lrkv_plan.report.markdown import to_markdown
 from lrkv_plan.report.plots import picture
+from lrkv_plan.report.series.explore import steps_figure, users_figure
 from lrkv_plan.report.tables import to_csv
 
 _MAX_PATHS = 10_000  # a report has some hundred; a whole disk is not walked to say no
@@ -162,9 +163,26 @@ def report_files(
         files[f"{FIGURES}/{part.key}.svg"] = drawn[part.key]
         files[f"{FIGURES}/{part.key}.png"] = picture(part.figure, "png")
     progress("Page")
+    drawn |= explorer_pictures(document)
     files[PAGE] = to_html(document, drawn).encode()
     assert all(map(is_report_path, files)), "keys are plain words"
     return files
+
+
+def explorer_page(document: Document) -> bytes:
+    """The page of a document without parts: its sliders."""
+    return to_html(document, explorer_pictures(document)).encode()
+
+
+def explorer_pictures(document: Document) -> dict[str, bytes]:
+    """The curves at the sliders' first position, for a page without its script."""
+    if document.grid is None:
+        return {}
+    figures = {
+        "explore-users": users_figure(document.grid),
+        "explore-steps": steps_figure(document.grid),
+    }
+    return {key: picture(figure, "svg", width="double") for key, figure in figures.items()}
 
 
 def table_files(document: Document) -> dict[str, bytes]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
+import shlex
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,14 +19,16 @@ from typing import TYPE_CHECKING, Any
 from lrkv_plan import __version__
 from lrkv_plan.errors import one_line
 from lrkv_plan.report.document import foundations, own_remarks
+from lrkv_plan.report.explorer import EQUAL, PLANNED
 from lrkv_plan.report.panels import COLORS, FAINT, FILLS, INK, REGION_FILLS, SOFT
 from lrkv_plan.report.tables import plain_value
+from lrkv_plan.report.verdict import PHRASES, verdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from lrkv_plan.report.document import Document
-    from lrkv_plan.report.explorer import Measure, SliderGrid
+    from lrkv_plan.report.explorer import GridDesign, Measure, SliderGrid
 
 # Colours of the pictures, as custom properties that the page sets for light and dark.
 _PROPERTIES = {
@@ -95,9 +99,7 @@ def to_html(document: Document, drawn: Mapping[str, bytes]) -> str:
             svgs={key: Markup(inline_svg(svg, key)) for key, svg in drawn.items()},  # noqa: S704
             remarks={part.key: own_remarks(document, part) for part in document.parts},
             foundations=foundations(document),
-            grid_data=None if grid is None else _grid_data(grid),
-            grid_refusals=[] if grid is None else _refusals(grid),
-            start_text=_start_text,
+            **({} if grid is None else _explorer(grid)),
         )
     )
     return text
@@ -135,55 +137,107 @@ def _breakable(text: str) -> Any:
     return Markup(re.sub(r",(?=[a-z])", ",<wbr>", safe))  # noqa: S704
 
 
+NEEDS_FIT = ("step_s", "step_band")  # shown only where the batch fits
+
+
+def _explorer(grid: SliderGrid) -> dict[str, Any]:
+    """What the template needs of the grid."""
+    lines: dict[str, GridDesign] = {}
+    for design in grid.designs:
+        lines.setdefault(design.line, design)
+    return {
+        "grid_data": _grid_data(grid),
+        "grid_refusals": _refusals(grid),
+        "grid_lines": list(lines.values()),
+        "has_equal": any(one.sets == (EQUAL,) for one in grid.designs),
+        "verdict": verdict(grid, grid.start, PLANNED),
+        "start_command": start_command(grid),
+        "column_chips": {key: n for n, chip in enumerate(grid.chips) for key in chip.columns},
+        "needs_fit": NEEDS_FIT,
+        "start_text": _start_text,
+        "start_value": lambda grid, measure: measure.values[measure.place(grid.start)],
+    }
+
+
+def start_command(grid: SliderGrid) -> str:
+    """The command at the sliders' first position, as the script puts it together elsewhere."""
+    n = grid.compared[PLANNED]
+    other = [] if n is None else ["--attention", _start_text(grid, grid.designs[n].name)]
+    point = [
+        word
+        for axis, flag in zip(
+            grid.axes[1:], ("--context-tokens", "--batch-size", "--kv-dtype"), strict=True
+        )
+        for word in (flag, str(axis.values[axis.start]))
+    ]
+    return f"{grid.command} {shlex.join([*other, *point])}"
+
+
 def _grid_data(grid: SliderGrid) -> dict[str, Any]:
     """The grid as the page's script reads it; equal columns of values are stored once."""
-    columns: list[dict[str, list[Any]]] = []
+    columns: dict[str, int] = {}
 
-    def stored(measure: Measure) -> int | None:
+    def stored(measure: Measure) -> dict[str, Any]:
         if measure.refused is not None:
-            return None
+            return {"column": None, "refused": measure.refused}
         values = [plain_value(value) for value in measure.values]
-        column = {"values": values, "texts": list(measure.texts)}
-        if column not in columns:
-            columns.append(column)
-        return columns.index(column)
+        text = json.dumps({"values": values, "texts": list(map(one_line, measure.texts))})
+        return {
+            "strides": list(measure.strides),
+            "column": columns.setdefault(text, len(columns)),
+        }
 
     designs = [
         {
-            "names": [one_line(name) for name in design.names],
-            "measures": [
-                {"key": m.key, "strides": list(m.strides), "column": stored(m)}
-                for m in design.measures
-            ],
+            "line": design.line,
+            "style": design.style,
+            "sets": list(design.sets),
+            "covered": design.is_covered,
+            "measures": {one.key: stored(one) for one in (design.name, *design.measures)},
         }
         for design in grid.designs
     ]
     axes = [
-        {"key": axis.key, "values": list(axis.values), "texts": list(axis.texts)}
+        {
+            "key": axis.key, "fragment": axis.fragment, "values": list(axis.values),
+            "texts": list(axis.texts), "ticks": list(axis.ticks), "start": axis.start,
+        }
         for axis in grid.axes
-    ]
-    return {"axes": axes, "designs": designs, "columns": columns}
+    ]  # fmt: skip
+    return {
+        "axes": axes,
+        "designs": designs,
+        "columns": [json.loads(text) for text in columns],
+        "compared": dict(grid.compared),
+        "phrases": dict(PHRASES),
+        "where": one_line(grid.where),
+        "command": grid.command,
+    }
 
 
-def _start_text(grid: SliderGrid, measure: Measure) -> str:
-    """The text at the sliders' first position."""
+def _start_text(grid: SliderGrid, measure: Measure, design: GridDesign | None = None) -> str:
+    """The text at the sliders' first position; none for a time at a batch that does not fit."""
     if measure.refused is not None:
         return ABSENT
-    at = sum(s * axis.start for s, axis in zip(measure.strides, grid.axes, strict=True))
-    return measure.texts[at]
+    if design is not None and measure.key in NEEDS_FIT:
+        fits = design.measure("batch_fits")
+        if fits.refused is None and not fits.values[fits.place(grid.start)]:
+            return ABSENT
+    return measure.texts[measure.place(grid.start)]
 
 
 def _refusals(grid: SliderGrid) -> list[str]:
     """Why measures are absent, a line per reason; designs are named unless all are meant."""
     found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for design in grid.designs:
-        for measure in design.measures:
+        for measure in design.columns:
             if measure.refused is not None:
                 titles, roles = found.setdefault(measure.refused, ({}, {}))
                 titles[measure.title] = roles[design.role] = None
+    n_roles = len({design.role for design in grid.designs})
     return [
         f"{', '.join(titles)}"
-        + (f" of {', '.join(roles)}" if len(roles) < len(grid.designs) else "")
+        + (f" of {', '.join(roles)}" if len(roles) < n_roles else "")
         + f": {reason}"
         for reason, (titles, roles) in found.items()
     ]

@@ -18,6 +18,8 @@ from lrkv_plan.memory.side_by_side import cache_rows, params_rows, shard_rows, t
 from lrkv_plan.report.document import Document, Highlight, Part, Section, part_of
 from lrkv_plan.report.explorer import SliderGrid, slider_grid
 from lrkv_plan.report.request import Settled, ShownDesign, settle
+from lrkv_plan.report.screens.crossover import CrossoverAnswer
+from lrkv_plan.report.screens.roofline import RooflineAnswer
 from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank
 from lrkv_plan.report.series.capacity import capacity_vs_context, default_contexts
 from lrkv_plan.report.series.crossovers import crossover_map
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from lrkv_plan.report.figures import Figure
     from lrkv_plan.report.request import ReportRequest
     from lrkv_plan.report.tables import Table
+    from lrkv_plan.schema import Source
     from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.serving.plan import PlanRow
     from lrkv_plan.specs.model import ModelSpec
@@ -101,7 +104,7 @@ def _crossover(settled: Settled, over: str) -> Table:
         "context_tokens": settled.context_tokens, "batch_size": settled.batch_size,
         "query_tokens": settled.query_tokens, "tp_size": settled.tp_size,
     }  # fmt: skip
-    answer = compare(
+    found = compare(
         pair, settled.gpu, over=over, point=point, kv_dtype=settled.kv_dtype,
         weight_dtype=weight_dtype, weight_bytes=weight_bytes, relatives=request.relatives,
     )  # fmt: skip
@@ -111,9 +114,10 @@ def _crossover(settled: Settled, over: str) -> Table:
         "weight_bytes_per_gpu": weight_bytes, **point,
     }  # fmt: skip
     labels = names_at(pair, "RANK" if over == "rank" else None)
-    return crossover_table(
-        request.model, stated, labels, answer.crossover, answer.sides, answer.rests_on
+    answer = CrossoverAnswer(
+        model=request.model, gpu=settled.gpu, inputs=stated, labels=labels, found=found
     )
+    return crossover_table(answer)
 
 
 def _map(settled: Settled) -> Figure:
@@ -173,13 +177,13 @@ def cache_parts(settled: Settled) -> tuple[Part, ...]:
     one = ("--context-tokens", str(settled.context_tokens), *_batch_and_gpus(settled))
 
     def caches() -> Table:
-        rows = cache_rows(settled.labelled, contexts=contexts, workload=workload)
-        return cache_table(model, rows, workload)
+        rows = cache_rows(settled.labelled, own=model, contexts=contexts, workload=workload)
+        return cache_table([model], settled.labelled, rows, [workload])
 
     def tensors() -> Table:
         at = [settled.context_tokens]
         rows = tensor_rows(settled.labelled, contexts=at, workload=workload)
-        return tensor_table(model, rows, workload)
+        return tensor_table([model], settled.labelled, rows, [workload])
 
     return (
         part_of(
@@ -217,7 +221,8 @@ def rank_parts(settled: Settled) -> tuple[Part, ...]:
     told = ("--budget", settled.budget, "--tp-size", str(settled.tp_size))
 
     def weights() -> Table:
-        return params_table(model, params_rows(model, settled.labelled), match_params=False)
+        rows = params_rows(model, settled.labelled)
+        return params_table([model], settled.labelled, rows, match_params=False)
 
     return (
         part_of(
@@ -288,7 +293,7 @@ def placement_parts(settled: Settled) -> tuple[Part, ...]:
 
     def table() -> Table:
         rows = shard_rows(chosen.labelled, tp_sizes=sizes, kv_dtype=kv_dtype)
-        return shard_table(model, rows, inputs)
+        return shard_table(model, chosen.labelled, rows, inputs)
 
     return (
         part_of(
@@ -377,7 +382,9 @@ def time_parts(settled: Settled) -> tuple[Part, ...]:
             "model": model_inputs(request.model), "gpu": settled.gpu.name, "units": "bf16,fp32",
             **asked,
         }  # fmt: skip
-        return roofline_table(request.model, stated, found)
+        return roofline_table(
+            RooflineAnswer(model=request.model, gpu=settled.gpu, inputs=stated, points=found)
+        )
 
     return (
         part_of(
@@ -506,15 +513,50 @@ def model_document(
         grid=grid,
         grid_refused=grid_refused,
         sections=tuple(sections),
-        sources=(
-            (f"Model {request.model.name}", request.model.source),
-            (f"Hardware {settled.gpu.name}", settled.gpu.source),
-        ),
-        common_remarks=(
-            *request.model.remarks,
-            *(f"left out: {reason}" for reason in settled.refused),
-        ),
+        sources=_sources(settled),
+        common_remarks=_common_remarks(settled),
     )
+
+
+def explorer_document(
+    request: ReportRequest, command: str, progress: Callable[[str], None] = lambda _: None
+) -> Document:
+    """The page with its sliders alone.
+
+    Parameters
+    ----------
+    command : the command line that makes it again.
+    progress : told what is computed.
+
+    Raises
+    ------
+    SpecError, UsageError, PlacementError
+        If the model has no attention layers, or no design can run.
+    """
+    progress("plan")
+    settled = settle(request)
+    progress("sliders")
+    return Document(
+        title=f"{request.model.name} on {settled.gpu.name}",
+        subtitle=_subtitle(settled),
+        command=command,
+        grid=slider_grid(settled),
+        sources=_sources(settled),
+        common_remarks=_common_remarks(settled),
+    )
+
+
+def _sources(settled: Settled) -> tuple[tuple[str, tuple[Source, ...]], ...]:
+    model, gpu = settled.request.model, settled.gpu
+    return (
+        (f"Model {model.name}", tuple(model.source)),
+        (f"Hardware {gpu.name}", tuple(gpu.source)),
+    )
+
+
+def _common_remarks(settled: Settled) -> tuple[str, ...]:
+    refused = (f"left out: {reason}" for reason in settled.refused)
+    return (*settled.request.model.remarks, *refused)
 
 
 def _subtitle(settled: Settled) -> str:

@@ -69,6 +69,7 @@ Bytes: TypeAlias = int | Fraction
 MODEL = Dumped(spec=ModelSpec)
 GPU = Dumped(spec=HardwareProfile, may_lack=FITTED_KEYS)
 FOR_MODEL: Shape = {"model": MODEL}
+FOR_MODELS: Shape = {"model": (MODEL, Many(MODEL))}
 POINT: Shape = dict.fromkeys(("context_tokens", "batch_size", "query_tokens", "tp_size"), int)
 WEIGHTS: Shape = {"weight_dtype": str | None, "weight_bytes_per_gpu": int | None}
 DEPLOYMENT: Shape = {
@@ -156,7 +157,8 @@ def _rank() -> Answer:
     row: Shape = {
         "model": str, "budget": str, "budget_bytes_per_token_per_gpu": Bytes,
         "budget_share_of_own": Fraction | None, "share_of_own_budget": str | None,
-        "share_of_own_rank": int | None, "align": int,
+        "share_of_own_rank": int | None, "align": int, "tp_size": int, "kv_dtype": str,
+        "context_tokens": int,
         "next_rank_price_bytes_per_token_per_gpu": Bytes | None,
         "next_rank_shortfall_bytes_per_token_per_gpu": Bytes | None,
         "rank": int, **named,
@@ -175,7 +177,9 @@ def _rank_that_fits() -> Shape:
         "bytes_per_token_per_gpu": Bytes, "ratio": Fraction | None, "waste_share": Fraction,
     }  # fmt: skip
     return {
-        "model": str, "fit_sequences": int, "align": int, "rank": int, **facts,
+        "model": str, "fit_sequences": int, "gpu": str | None, "n_gpus": int, "tp_size": int,
+        "context_tokens": int, "kv_dtype": str, "align": int, "rank_low": int | None,
+        "rank_high": int | None, "rank": int, **facts,
         "aligned_rank": int, **_prefixed("aligned_", facts),
         "next_rank": int | None, **_prefixed("next_", _or_null(facts)),
         "gqa_kv_heads": int | None, **_prefixed("gqa_", _or_null(facts)),
@@ -185,8 +189,8 @@ def _rank_that_fits() -> Shape:
 
 def _cache() -> Answer:
     inputs = {
-        **FOR_MODEL, "context_tokens": list[int], "batch_size": int, "kv_dtype": str,
-        "tp_size": int, "encoder_tokens": int | None,
+        **FOR_MODELS, "context_tokens": list[int], "batch_size": int,
+        "kv_dtype": str | list[str], "tp_size": int | list[int], "encoder_tokens": int | None,
     }  # fmt: skip
     return Answer(
         inputs=(inputs,),
@@ -198,14 +202,14 @@ def _cache() -> Answer:
 def _params() -> Answer:
     plain = _fields(ParamsRow, "matched")
     return Answer(
-        inputs=({**FOR_MODEL, "match_params": bool},),
+        inputs=({**FOR_MODELS, "match_params": bool},),
         rows=({**plain, "matched": None}, {**plain, **_fields(MatchedWidth)}),
         says={"ratio_to_mha": "K/V weights over those of MHA on the same backbone"},
     )
 
 
 def _shard() -> Answer:
-    place: Shape = {"model": str, "attention": str, "tp_size": int}
+    place: Shape = {"model": str, "attention": str, "tp_size": int, "kv_dtype": str}
     refused: Shape = {**place, "policy": Literal["refused"], "refused": str}
     placed: Shape = {
         **place, **_fields(Placement), "policy": Literal[tuple(POLICIES)],
@@ -249,17 +253,30 @@ def _capacity_inputs() -> Shape:
 _STEP_INPUTS: Shape = {**FOR_MODEL, "gpu": str, "kv_dtype": str, **WEIGHTS, **POINT}
 
 
+Basis: TypeAlias = Literal["measured", "borrowed", "datasheet", "assumed"]
+# With model and gpu, what tells the rows of several answers apart.
+_KEYS: Shape = {"model": str, "gpu": str, **POINT, "kv_dtype": str}
+_BASES: Shape = {"time_basis": Basis, "attention_basis": Basis}
+
+
 def _step_time() -> Answer:
-    row = {"attention": str, **STEP_PARTS, "tokens_per_s": float, "weights_left_out": list[str]}
+    row = {
+        "attention": str, **STEP_PARTS, "tokens_per_s": float, "weights_left_out": list[str],
+        **_KEYS, **_BASES,
+    }  # fmt: skip
     return Answer(inputs=(_STEP_INPUTS,), rows=(row,))
 
 
 def _crossover() -> Answer:
+    keys: Shape = {
+        **_KEYS, **dict.fromkeys(POINT, int | None), "variable": str, "first": str, "second": str,
+        "too_close": bool, "lead_at_end_s": float, **_BASES,
+    }  # fmt: skip
     change: Shape = {
         "at": int, "faster_before": str, "faster_after": str, "earliest": int | None,
-        "latest": int | None, "low": int, "high": int,
+        "latest": int | None, "low": int, "high": int, **keys,
     }  # fmt: skip
-    none: Shape = {"variable": str, "answer": str, "at": None}
+    none: Shape = {"answer": str, "at": None, **keys}
     return Answer(
         inputs=({**_STEP_INPUTS, "over": str},),
         rows=(change, none),
@@ -269,6 +286,14 @@ def _crossover() -> Answer:
             "high": "largest value looked at",
             "faster_before": "the design that is faster up to there",
             "faster_after": "the design that is faster from there on",
+            "first": "the first design compared",
+            "second": "the second design compared",
+            "too_close": "whether the bands allow either design to lead all along",
+            "lead_at_end_s": "difference of both step times at the largest value looked at. [s]",
+            "context_tokens": "tokens cached per sequence; of a row, null: it is what varies",
+            "batch_size": "sequences decoded together; of a row, null: it is what varies",
+            "query_tokens": "tokens decoded per sequence; of a row, null: it is what varies",
+            "tp_size": "GPUs that share the model; of a row, null: it is what varies",
         },
     )
 
@@ -278,7 +303,7 @@ def _roofline() -> Answer:
         **FOR_MODEL, "gpu": str, "kv_dtype": str, "units": str, **POINT,
         "heads_per_tile": int | None,
     }  # fmt: skip
-    row = {"attention": str, **_fields(RooflinePoint), "bound": str}
+    row = {"attention": str, **_fields(RooflinePoint), "bound": str, **_KEYS}
     return Answer(inputs=(inputs,), rows=(row,))
 
 
@@ -336,7 +361,8 @@ def _inspect() -> Answer:
         "position": str, "kv_dtype": str,
     }  # fmt: skip
     spectrum: Shape = {
-        "layer": int, "tensor": Literal["key", "value"], "n_heads": int, "head_dim": int,
+        "model": str, "layer": int, "tensor": Literal["key", "value"],
+        "n_heads": int, "head_dim": int,
         "input_dim": int, "base_energy_share": float | None, "kept_energy_share": float,
         "mean_base_rank": int | None, "fitted_base_rank": int | None, "exact_from_rank": int,
         "mean_base_relative_errors": list[float],
@@ -344,7 +370,8 @@ def _inspect() -> Answer:
         "fit_alternations": int, "fit_last_decrease": float | None, "undefined": str | None,
     }  # fmt: skip
     maps: Shape = {
-        "layer": int, "tensor": Literal["query_key_map"], "n_heads": int, "n_maps": int,
+        "model": str, "layer": int, "tensor": Literal["query_key_map"],
+        "n_heads": int, "n_maps": int,
         "effective_rank": float | None, "effective_rank_ceiling": int,
         "centred_effective_rank": float | None, "centred_effective_rank_ceiling": int,
         "mean_cosine": float | None, "max_cosine": float | None,
@@ -352,7 +379,8 @@ def _inspect() -> Answer:
         "undefined": str | None,
     }  # fmt: skip
     plan: Shape = {
-        "layer": None, "tensor": Literal["rank_plan"], "budget_bytes_per_token": Fraction,
+        "model": str, "layer": None, "tensor": Literal["rank_plan"],
+        "budget_bytes_per_token": Fraction,
         "planned_bytes_per_token": Bytes, "planned_ratio_to_mha": Fraction,
         "planned_discarded_energy_share": float, "uniform_rank": int,
         "uniform_bytes_per_token": Bytes, "uniform_discarded_energy_share": float,

@@ -102,6 +102,11 @@ def _line(axes: Any, panel: Panel, series: Series) -> None:
     x, y = positions(panel, series)
     style = series.style % len(COLORS)
     few = len(x) <= 12
+    if series.low:
+        low, high = (
+            [drawn_value(value, panel.y) for value in ends] for ends in (series.low, series.high)
+        )
+        axes.fill_between(x, low, high, color=COLORS[style], alpha=0.12, linewidth=0, zorder=1)
     axes.plot(
         x, y, color=COLORS[style], linestyle=DASHES[style],
         linewidth=0.7 if series.is_thin else 1.2,

@@ -34,6 +34,7 @@ _PLAN = (
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     "plan": _PLAN,
     "report": _PLAN,
+    "explore": _PLAN,
     "cache": ("--kv-dtype",),
     "rank": ("--kv-dtype", "--align"),
     "params": (),
@@ -53,6 +54,7 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     "plot step-stack": ("--kv-dtype", "--weight-dtype", "--weights"),
     "plot crossover-map": ("--kv-dtype", "--weight-dtype", "--weights"),
 }  # fmt: skip
+_COMPARES_ALL = ("plan", "report", "explore")  # they take designs beside those of every family
 _WITHOUT_GPU = ("cache", "rank", "params", "shard", "plot cache-vs-rank")
 
 
@@ -62,7 +64,8 @@ class ReportRequest:
 
     ``model_text``, ``gpu_text`` and ``options`` are what a person typed, for the command lines;
     ``options`` holds only options that were given, by flag. ``is_layout_stated`` keeps the
-    deployment's tensor-parallel size instead of choosing one.
+    deployment's tensor-parallel size instead of choosing one. ``designs`` are compared beside those
+    of every family.
     """
 
     model: ModelSpec
@@ -72,6 +75,7 @@ class ReportRequest:
     options: Mapping[str, str] = field(default_factory=dict)
     budget: str | None = None
     batch_size: int | None = None
+    designs: Sequence[NamedDesign] = ()
     target: LatencyTarget = field(default_factory=LatencyTarget)
     is_layout_stated: bool = False
 
@@ -90,7 +94,8 @@ class ReportRequest:
         given = [part for flag in (*_KNOWN[name], "--spec-dir") if flag in self.options
                  and flag not in extra for part in (flag, self.options[flag])]  # fmt: skip
         gpu = [] if name in _WITHOUT_GPU else ["--gpu", self.gpu_text]
-        swaps = [part for text, _ in designs for part in ("--attention", text)]
+        named = self.designs if name in _COMPARES_ALL and not designs else designs
+        swaps = [part for text, _ in named for part in ("--attention", text)]
         words = ["lrkv-plan", *name.split(), self.model_text, *gpu, *swaps, *extra, *given]
         return shlex.join(words)
 
@@ -247,6 +252,7 @@ def settle(request: ReportRequest) -> Settled:
         plan = make_plan(
             model, deployment, budget=request.budget, batch_size=request.batch_size,
             target=request.target, is_layout_stated=request.is_layout_stated,
+            designs=request.designs,
         )  # fmt: skip
     except PlanError as error:
         refused = str(error)
@@ -255,7 +261,7 @@ def settle(request: ReportRequest) -> Settled:
         deployment = replace(deployment, parallel=plan.parallel, n_gpus=n_gpus)
     budget = own_budget(model) if request.budget is None else request.budget
     ceiling = _ceiling(model, deployment, budget)
-    designs, not_run = _designs(model, deployment, ceiling)
+    designs, not_run = _designs(model, deployment, ceiling, request.designs)
     if not designs:
         raise PlacementError(f"{model.name}: no design can run: {not_run[0]}")
     return Settled(
@@ -296,11 +302,14 @@ def _ceiling(model: ModelSpec, deployment: Deployment, budget: str) -> RankCeili
 
 
 def _designs(
-    model: ModelSpec, deployment: Deployment, ceiling: RankCeiling | None
+    model: ModelSpec,
+    deployment: Deployment,
+    ceiling: RankCeiling | None,
+    extra: Sequence[NamedDesign],
 ) -> tuple[tuple[ShownDesign, ...], tuple[str, ...]]:
     """Designs that can run, and the others with their reasons."""
     limit = None if ceiling is None else ceiling.budget_bytes_per_token_per_gpu
-    named = compared_designs(model, deployment, limit)
+    named = compared_designs(model, deployment, limit, extra)
     own = design_label(model)
     tp_size, kv_dtype = deployment.parallel.tp_size, deployment.settings.kv_dtype
     shown, refused = [], []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
@@ -31,7 +31,7 @@ class ScreenColumn:
     """One column: its title, how a row is written in it, and when it is left out.
 
     ``drop``: 0 stays; of the others the highest goes first. ``tone`` colours a cell whose words
-    already say the same.
+    already say the same. A drawing that means nothing outside its column is not ``in_cards``.
     """
 
     title: str
@@ -39,6 +39,7 @@ class ScreenColumn:
     is_number: bool = True
     drop: int = 0
     tone: Callable[[Row], Tone | None] = lambda _: None
+    in_cards: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,9 @@ def draw(screen: Screen, *, width: int = WIDTH, color: bool = False) -> str:
     parts += ["\n".join(wrapped(one, width)) for one in screen.verdict[1:]]
     lines = ["\n".join(parts)]
     if screen.rows and screen.columns:
-        lines += ["", *_table(screen, width, paint)]
+        drawn = list(_table(screen, width, paint))
+        is_ruled = drawn[-1].startswith("─")
+        lines += ["", *drawn, *([] if is_ruled or not (screen.foot or screen.following) else [""])]
     foot = [line for one in screen.foot for line in wrapped(one, width)]
     lines += [paint(line, "dim") for line in foot]
     for index, words in enumerate(screen.following):
@@ -112,10 +115,12 @@ def _painter(color: bool) -> Callable[[str, str], str]:
 
 
 _UNITS = (
-    "B|KiB|MiB|GiB|TiB|KB|MB|GB|TB|ms|s|us|%|x|tok/s|TFLOP/s"
+    "B|KiB|MiB|GiB|TiB|KB|MB|GB|TB|ms|s|us|%|x|tok/s|TFLOP/s|FLOP/B"
     "|tokens?|users?|sequences?|GPUs?|layers?"
 )
-_GLUED = re.compile(rf"(?<=[0-9]) (?=(?:{_UNITS})(?![A-Za-z]))|(?<=\brank) (?=[0-9])")
+_GLUED = re.compile(
+    rf"(?<=[0-9]) (?=(?:{_UNITS})(?![A-Za-z]))|(?<=\b[Rr]ank) (?=[0-9])|(?<=\bWhy:) (?=--)"
+)
 _RANGES = re.compile(r"\([0-9][0-9.,]* to [0-9][0-9.,]*\)")
 
 
@@ -221,9 +226,15 @@ def _cards(
         line, used = "", 0
         for column, texts in zip(screen.columns[1:], shown[1:], strict=True):
             value = texts[number].strip()
-            if not value or value == "-":
+            if not value or value == "-" or not column.in_cards:
                 continue
             pair = f"{column.title} {value}".strip()
+            if not column.is_number and cells(pair) > width - 2:
+                if line:
+                    yield f"  {line}"
+                yield from (f"  {part}" for part in wrapped(pair, width - 2, indent="  "))
+                line, used = "", 0
+                continue
             if used and used + len(_GAP) + 1 + cells(pair) > width - 2:
                 yield f"  {line}"
                 line, used = "", 0
@@ -288,6 +299,35 @@ def short_bytes(value: int | float | Fraction) -> str:
             break
         number, unit = number / 1024, name
     return f"{short(number) if unit == 'B' else significant(number)} {unit}"
+
+
+def short_count(value: int) -> str:
+    """Parameters as people say them: 8.03B, 405B, 191M.
+
+    Examples
+    --------
+    >>> [short_count(x) for x in (8030261248, 191102976, 99960, 12)]
+    ['8.03B', '191M', '100k', '12']
+    """
+    number, unit = float(value), ""
+    for name in ("k", "M", "B", "T"):
+        if abs(number) < 999.5:
+            break
+        number, unit = number / 1000, name
+    return f"{significant(number)}{unit}" if unit else f"{value:,}"
+
+
+def per_token(values: Iterable[int | Fraction]) -> tuple[str, Callable[[int | Fraction], str]]:
+    """The unit in which all these bytes per token are at least one, and how one is written.
+
+    Examples
+    --------
+    >>> unit, write = per_token([131072, 36864])
+    >>> unit, write(36864), per_token([512, 131072])[0]
+    ('KiB', '36', 'B')
+    """
+    least = min((value for value in values if value), default=0)
+    return ("KiB", lambda value: short(value / 1024)) if least >= 1024 else ("B", short)
 
 
 def short_tokens(tokens: int) -> str:

@@ -17,20 +17,12 @@ from typing import Any
 from lrkv_plan import __version__
 from lrkv_plan.errors import PlanError
 from lrkv_plan.notes import Note
+from lrkv_plan.report.format import Format as Format
 from lrkv_plan.report.screen import WIDTH, Screen, ScreenColumn, draw, printable
 
 SCHEMA_VERSION = 2
 
 Row = Mapping[str, Any]
-
-
-class Format(str, enum.Enum):
-    """Output formats of every command."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +71,11 @@ class Table:
     def remarks(self) -> tuple[str, ...]:
         """The notes as people read them."""
         return tuple(map(str, self.notes))
+
+
+def table_notes(table: Table) -> tuple[Note, ...]:
+    """The notes as records."""
+    return tuple(map(_as_note, table.notes))
 
 
 def _as_note(remark: str | Note) -> Note:
@@ -272,11 +269,18 @@ def verdict_of(table: Table) -> str:
 
 
 def explained(table: Table) -> list[str]:
-    """Paragraphs behind the numbers: equations of every row, then all notes."""
-    lines = [] if table.explain is None else [
-        line for row in table.rows for line in table.explain(row)
-    ]  # fmt: skip
-    return [*lines, *table.remarks]
+    """Paragraphs behind the numbers: equations of every row, then all notes.
+
+    An indented line belongs to the last one that is not; under it none stands twice.
+    """
+    lines: dict[tuple[str, str], str] = {}
+    heading = ""
+    rows = [] if table.explain is None else [table.explain(row) for row in table.rows]
+    for told in rows:
+        for line in told:
+            heading = heading if line.startswith(" ") else line
+            lines.setdefault((heading, line), line)
+    return [*lines.values(), *table.remarks]
 
 
 def count(value: int | Fraction) -> str:

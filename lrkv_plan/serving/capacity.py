@@ -324,6 +324,8 @@ class RankFit:
     """The largest rank, its largest aligned neighbour below, the next one, GQA and MLA.
 
     The latent is at most as wide as the model; a remark says where that bound decides.
+    ``value_range`` is the largest rank at both ends of the budget's range, None for one where none
+    fits; None where the budget has no range.
     """
 
     n_sequences: int
@@ -333,6 +335,7 @@ class RankFit:
     following: SequenceFit | None
     grouped: SequenceFit | None
     latent: SequenceFit | None
+    value_range: tuple[int | None, int] | None = None
     remarks: tuple[str, ...] = ()
 
 
@@ -396,5 +399,22 @@ def rank_for_sequences(
         following=fit(varied, next((n for n in sizes if n > best.value), None)),
         grouped=widest(fewest, sizes_of(fewest)),
         latent=latent,
+        value_range=_value_range(varied, deployment, best, n_sequences),
         remarks=(latent_bound_remark(model, latents[-1]),) if is_bounded else (),
     )
+
+
+def _value_range(
+    design: ModelSpec, deployment: Deployment, best: SequenceFit, n_sequences: int
+) -> tuple[int | None, int] | None:
+    """The largest size at both ends of the range of the budget beside ``best``."""
+    row, sizes = best.row, sizes_of(design)
+    ends = (row.kv_budget_low_bytes_per_gpu, row.kv_budget_high_bytes_per_gpu)
+    if deployment.kv_memory_bytes is not None or ends[0] == ends[1]:
+        return None
+    low, high = (
+        largest_holding(design, replace(deployment, kv_memory_bytes=end), sizes, n_sequences)
+        if end > 0 else None
+        for end in ends
+    )  # fmt: skip
+    return low, best.value if high is None else high

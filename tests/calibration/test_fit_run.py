@@ -98,7 +98,7 @@ def test_the_profile_loads_and_every_command_predicts_lrkv_from_measurements(
         assert done.exit_code == 0, done.output
         assert "low_rank, fp32: measured (torch/lrkv/factored)" in " ".join(done.output.split())
     assert called("roofline", *common, *designs, "--units", "fp32").exit_code == 0
-    shown = called("calibrate", "show", path)
+    shown = called("calibrate", "show", path, "--format", "markdown")
     assert shown.exit_code == 0
     assert "torch/lrkv/factored" in shown.output
     assert "Made-up CPU, torch 2.0, 1 thread, 2026-11-30" in shown.output
@@ -193,7 +193,7 @@ def test_a_point_takes_the_median_of_all_its_repeats() -> None:
 def test_show_of_a_folder_repeats_the_fit_and_writes_nothing(tmp_path: Path) -> None:
     folder = quiet(tmp_path / "run")
     before = sorted(folder.iterdir())
-    shown = called("calibrate", "show", folder)
+    shown = called("calibrate", "show", folder, "--format", "markdown")
     assert shown.exit_code == 0
     assert "90 % intervals t0_s" in shown.output
     assert "load_average 0.1" in shown.output

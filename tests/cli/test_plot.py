@@ -132,7 +132,7 @@ def test_a_failure_while_drawing_leaves_nothing(
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
-        (["cache-vs-rank", "nothing", "--format", "json"], 3, "neither a file"),
+        (["cache-vs-rank", "nothing", "--format", "json"], 3, "no shipped model"),
         (["cache-vs-rank", "lrkv-paper-2.5b", "--heads", "0", "--format", "json"], 2, "--heads"),
         (["cache-vs-rank", "lrkv-paper-2.5b", "--heads", "6,18", "--budget", "gqa:6", "--format", "json"], 2, "head count"),
         (["capacity-vs-context", "llama-3.1-8b", "--format", "json"], 2, "--gpu"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lrkv_plan.cli import report as reference_reports
-from lrkv_plan.cli.report import REFERENCES, listing_text, write_all
+from lrkv_plan.cli import reference_reports
+from lrkv_plan.cli.reference_reports import REFERENCES, listing_text, write_all
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report.folder import is_report_path
 

@@ -117,7 +117,7 @@ def test_what_cannot_be_computed_is_named_beside_what_can(tmp_path: Path) -> Non
     page = (folder / "index.html").read_text()
     told = re.findall(r'<li class="refused">Not computed: (.*?)</li>', page)
     assert [line.partition(":")[0] for line in told] == [
-        "Sequences that fit, This batch",
+        "Users that fit, This batch",
         "Step (ms), Band (ms)",
     ]
     assert page.count("Not computed: ") == len(refused) + len(told)
@@ -128,7 +128,7 @@ def test_what_cannot_be_computed_is_named_beside_what_can(tmp_path: Path) -> Non
 
 
 def test_a_model_of_mixed_layers_gets_a_command_per_kind() -> None:
-    from lrkv_plan.cli.report import request_of
+    from lrkv_plan.cli.reference_reports import request_of
     from lrkv_plan.report.model_report import cache_parts
     from lrkv_plan.report.request import settle
     from lrkv_plan.report.tables import to_csv
@@ -204,8 +204,8 @@ def test_a_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
         (["-o", "r"], 2, "MODEL"),
         (["llama-3.1-8b", "-o", "r"], 2, "--gpu"),
         (["llama-3.1-8b", "--gpu", "h100-sxm"], 2, "--output"),
-        (["nothing", "--gpu", "h100-sxm", "-o", "r"], 3, "neither a file"),
-        (["llama-3.1-8b", "--gpu", "h1000", "-o", "r"], 3, "did you mean"),
+        (["nothing", "--gpu", "h100-sxm", "-o", "r"], 3, "no shipped model"),
+        (["llama-3.1-8b", "--gpu", "h1000", "-o", "r"], 3, "perhaps  h100"),
         (["llama-3.1-8b", "--gpu", "h100-sxm", "-o", "."], 2, "current folder"),
         (["llama-3.1-8b", "--gpu", "h100-sxm", "-o", "no/such/r"], 2, "does not exist"),
         (["llama-3.1-8b", "--gpu", "h100-sxm", "-o", "r", "--align", "0"], 2, "--align"),
@@ -239,6 +239,7 @@ def test_the_grid_on_the_page_is_plain_numbers(whole_report: Path) -> None:
     found = re.search(r'id="grid-data">(.*?)</script>', page, re.DOTALL)
     assert found is not None
     data = json.loads(found[1])
-    assert [axis["key"] for axis in data["axes"]] == ["rank", "context_tokens", "batch_size"]
+    keys = ["rank", "context_tokens", "batch_size", "kv_dtype"]
+    assert [axis["key"] for axis in data["axes"]] == keys
     for column in data["columns"]:
-        assert len(column["values"]) == len(column["texts"])
+        assert len(column["texts"]) in (0, len(column["values"]))

@@ -13,16 +13,24 @@ from hypothesis import strategies as st
 from lrkv_plan.errors import UsageError
 from lrkv_plan.latency import crossover
 from lrkv_plan.latency.crossover import (
+    Crossing,
+    Crossover,
+    compare,
     context_breakpoints,
     context_crossover,
     describe,
+    lead_range,
+    places_to_show,
     scan,
     scanned_crossover,
     sign_changes,
+    surely_faster,
 )
 from lrkv_plan.latency.kernel import KernelModel
 from lrkv_plan.latency.step import StepModel, step_time
 from lrkv_plan.latency.work import AttentionWork, LinearWork, StepWork
+from lrkv_plan.loader import load_hardware, load_model
+from lrkv_plan.specs.design import typed_designs
 
 N_CASES = 1_000
 
@@ -249,3 +257,94 @@ def test_a_band_contains_its_prediction() -> None:
     step = step_time(replace(model(layer())), 8192, 8)
     assert step.attention_low_s == pytest.approx(0.9 * step.attention_s)  # type: ignore[operator]
     assert step.attention_high_s == pytest.approx(1.2 * step.attention_s)  # type: ignore[operator]
+
+
+def straight(t0_s: float, row_bytes: float) -> StepModel:
+    """One layer: ``t0_s`` and a byte a nanosecond, with a band of a tenth to either side."""
+    alone = layer(layers=1, row_read_bytes=row_bytes, token_write_bytes=0.0, row_flops=0.0)
+    whole = model(alone, t0_s=t0_s, bytes_per_s=1e9)
+    return replace(whole, kernels=(replace(whole.kernels[0], band90=(0.9, 1.1)),))
+
+
+STEEP, FLAT = straight(0.0, 1000.0), straight(1e-3, 500.0)  # 1 us a token; 1 ms + 0.5 us a token
+
+
+def test_decided_is_where_no_band_lets_the_other_lead() -> None:
+    # equal at 2,000; the flat one at its best from 0.9e-3 / 0.65e-6, at its worst 1.1e-3 / 0.35e-6
+    found = context_crossover((STEEP, FLAT), high=10_000)
+    (crossing,) = found.crossings
+    assert (crossing.at, crossing.earliest, crossing.latest) == (2001, 1385, 3143)
+    assert [(one.low, one.high, one.faster) for one in found.decided] == [
+        (1, 1384, 0), (3143, 10_000, 1),
+    ]  # fmt: skip
+
+
+def test_nothing_is_decided_where_the_bands_overlap_everywhere() -> None:
+    found = context_crossover((straight(0.0, 1000.0), straight(0.0, 900.0)), high=10_000)
+    assert (found.faster_first, found.crossings, found.decided) == (1, (), ())
+
+
+def test_a_design_surely_leads_only_beyond_both_bands() -> None:
+    steps = {at: [step_time(one, at, 1) for one in (STEEP, FLAT)] for at in (1000, 2500, 4000)}
+    sure = [surely_faster(*pair) for pair in steps.values()]
+    assert sure == [0, None, 1]
+    # at 4,000: 4.0 against 3.0 ms; 0.9 x 4 - 1.1 x 3 and 1.1 x 4 - 0.9 x 3
+    assert lead_range(*steps[4000]) == pytest.approx((0.3e-3, 1.7e-3))
+
+
+@pytest.mark.parametrize(
+    ("over", "most"), [("context_tokens", 40_000), ("batch_size", 300), ("query_tokens", 40)]
+)
+def test_leads_agree_with_a_scan_of_every_value(over: str, most: int) -> None:
+    point = {"context_tokens": 3000, "batch_size": 4, "query_tokens": 1, "tp_size": 1}
+    found = compare(
+        typed_designs(load_model("gpt-oss-20b"), ("gqa:8", "mla:512+64")), load_hardware("h200"),
+        over=over, point=point, at_most=most,
+    )  # fmt: skip
+    models = found.points[0].models
+    values = np.arange(1, most + 1)
+    told = {**point, over: values}
+    first, second = (
+        step_time(one, told["context_tokens"], told["batch_size"], told["query_tokens"]).step_s
+        for one in models
+    )
+    lead = np.broadcast_to(first - second, values.shape)
+    assert found.leads
+    for one in found.leads:
+        span = lead[one.low - 1 : one.high] * (1 if one.faster else -1)
+        assert one.least_s == pytest.approx(span.min(), rel=1e-9, abs=1e-15)
+        assert one.most_s == pytest.approx(span.max(), rel=1e-9)
+    for shown in found.points:
+        assert shown.lead_s == pytest.approx(lead[shown.place - 1], rel=1e-9, abs=1e-15)
+
+
+def at(*places: int, low: int = 1, high: int = 131_072) -> Crossover:
+    crossings = tuple(
+        Crossing(at=place, faster_before=0, faster_after=1, earliest=None, latest=None)
+        for place in places
+    )
+    return Crossover(low=low, high=high, faster_first=0, crossings=crossings)
+
+
+@pytest.mark.parametrize(
+    ("found", "values", "start", "shown"),
+    [
+        (at(14_874), None, 1024, [1024, 2048, 4096, 8192, 14_874, 32_768, 65_536, 131_072]),
+        (at(300), None, 1024, [1, 4, 32, 300, 2048, 16_384, 131_072]),
+        (at(low=0, high=128), range(0, 129, 2), 0, [0, 2, 4, 8, 16, 32, 64, 128]),
+        (at(5, high=40), [1, 2, 5, 10, 40], 0, [1, 2, 5, 10, 40]),
+        (at(high=100_000), None, 1024, [1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 100_000]),
+        (at(high=1), None, 1024, [1]),
+    ],
+)
+def test_places_to_show(
+    found: Crossover, values: list[int] | None, start: int, shown: list[int]
+) -> None:
+    every = range(found.low, found.high + 1) if values is None else values
+    assert places_to_show(found, every, start) == shown
+
+
+def test_designs_that_are_equal_at_first_have_a_lead_all_the_same() -> None:
+    found = Crossover(low=1, high=9, faster_first=None, crossings=())
+    (lead,) = crossover._leads(found, lambda place: max(0, int(place) - 3), [1, 3, 9])
+    assert (lead.faster, lead.least_s, lead.most_s) == (1, 0, 6)

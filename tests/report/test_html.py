@@ -14,6 +14,7 @@ import pytest
 
 from lrkv_plan import load_hardware
 from lrkv_plan.report.html import to_html
+from lrkv_plan.report.provenance import Chip
 from tests.conftest import ENDINGS, HOSTILE
 from tests.report.test_markdown import document
 
@@ -100,22 +101,43 @@ def test_hostile_text_stays_inside_the_data(hostile: Page) -> None:
 def test_a_name_in_the_data_cannot_end_its_block() -> None:
     from lrkv_plan.report.explorer import GridAxis, GridDesign, Measure, SliderGrid
 
-    axis = GridAxis(key="rank", label=ENDINGS, values=(0,), texts=(ENDINGS,), start=0)
-    measure = Measure(key="k", title=ENDINGS, strides=(0, 0, 0), values=(1,), texts=(ENDINGS,))
-    design = GridDesign(role=ENDINGS, names=(ENDINGS,), measures=(measure,))
+    def measure(key: str) -> Measure:
+        return Measure(key=key, title=ENDINGS, strides=(0, 0, 0, 0), values=(1,), texts=(ENDINGS,))
+
+    def axis(key: str) -> GridAxis:
+        return GridAxis(
+            key=key, label=ENDINGS, fragment=key, values=(1,), texts=(ENDINGS,), ticks=(ENDINGS,),
+            start=0,
+        )  # fmt: skip
+
+    keys = ("total_sequences", "step_s", "step_band", "low_s", "high_s", "batch_fits")
+    chips = Measure(key="time_basis", title="", strides=(0, 0, 0, 0), values=(0,), texts=("●",))
+    rest = Measure(key="foundations", title="", strides=(0, 0, 0, 0), values=([0],))
+    design = GridDesign(
+        role=ENDINGS, line="own", style=0, sets=("planned",), is_covered=False,
+        name=measure("attention"), measures=(*map(measure, keys), chips, rest),
+    )  # fmt: skip
     told = document("c")
     text = to_html(
         type(told)(
             title=ENDINGS, subtitle=ENDINGS, command=ENDINGS,
-            grid=SliderGrid(axes=(axis, axis, axis), designs=(design,)),
+            grid=SliderGrid(
+                axes=(axis("rank"), axis("context_tokens"), axis("batch_size"), axis("kv_dtype")),
+                designs=(design,), compared={"planned": None, "equal": None}, where=ENDINGS,
+                own_cache=ENDINGS, command=ENDINGS,
+                chips=(Chip(word="exact", label=ENDINGS, lines=(ENDINGS,)),),
+            ),
         ),
-        {},
+        {"explore-users": b"<svg></svg>", "explore-steps": b"<svg></svg>"},
     )  # fmt: skip
     assert text.count("</script>") == 2
     assert "<img" not in text
     found = re.search(r'id="grid-data">(.*?)</script>', text, re.DOTALL)
     assert found is not None
-    assert json.loads(found[1])["designs"][0]["names"] == [ENDINGS]
+    data = json.loads(found[1])
+    assert data["where"] == ENDINGS
+    name = data["columns"][data["designs"][0]["measures"]["attention"]["column"]]
+    assert name["texts"] == [ENDINGS]
 
 
 def test_hostile_text_stays_text_in_pictures_and_markdown(hostile_report: Path) -> None:

@@ -83,11 +83,13 @@ def test_explained_numbers_add_up() -> None:
     answer = lrkv_plan.plan(LLAMA, gpu="h100-sxm", gpu_hour_usd=2.5)
     text = answer.explain(0)
     assert "32 layers x (key 8 x 128 x 2 B + value 8 x 128 x 2 B) = 131,072 B/token" in text
-    parts = re.search(r"attention ([\d.]+) \+ weights ([\d.]+) \+ overhead ([\d.]+) = ([\d.]+) ms",
+    parts = re.search(r"attention ([\d.]+) \+ weights ([\d.]+) \+ everything else ([\d.]+) = ([\d.]+) ms",
                       text)  # fmt: skip
     assert parts is not None
     *terms, total = map(float, parts.groups())
     assert sum(terms) == pytest.approx(total, rel=1e-3)
+    each = re.findall(r"= ([\d.]+) ms  [●◐○]", text)  # of each term's own equation, in that order
+    assert [float(one) for one in each] == pytest.approx(terms, rel=5e-3)
     assert "one GPU x $2.5 an hour / 3,600 s / 2,161 tok/s x 10^6 = $0.3214" in text
     assert answer.explain(answer.rows[0]) == text
 

@@ -252,6 +252,9 @@ _CALLS = Calls(
     by_head_dim=True,
 )
 
+# How its designs begin on a command line; read there without importing this file.
+WRITTEN = ("mha", "gqa:", "mqa")
+
 FAMILIES = (
     Family(
         names=("mha", "gqa", "mqa"),

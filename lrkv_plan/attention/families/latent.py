@@ -262,6 +262,9 @@ _CALLS = Calls(
     by_head_dim=False,
 )
 
+# How its designs begin on a command line; read there without importing this file.
+WRITTEN = ("mla:",)
+
 FAMILIES = (
     Family(
         names=("mla",),

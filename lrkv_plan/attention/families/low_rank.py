@@ -300,6 +300,9 @@ def rotated_low_rank(backbone: Backbone) -> LowRankSpec:
     return LowRankSpec.on_backbone(backbone, "lrkv", {"rank": 0, "position": "rope_expand"})
 
 
+# How its designs begin on a command line; read there without importing this file.
+WRITTEN = ("lrkv:",)
+
 FAMILIES = (
     Family(
         names=("lrkv",),

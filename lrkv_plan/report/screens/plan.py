@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lrkv_plan.latency.basis import attention_basis
 from lrkv_plan.notes import Note
-from lrkv_plan.report.equations import cache_equation, sequences_equation, step_equations
+from lrkv_plan.report.equations import cache_equation, sequences_equation
 from lrkv_plan.report.screen import (
     GLYPHS,
     Row,
@@ -23,6 +23,7 @@ from lrkv_plan.report.screen import (
 )
 from lrkv_plan.report.screens.rank import budget_words
 from lrkv_plan.report.screens.words import a_token, counted, gpu_words, legend, tokens, users
+from lrkv_plan.report.time_equations import step_equations
 from lrkv_plan.schema import NO_SOURCE
 
 if TYPE_CHECKING:
@@ -393,7 +394,8 @@ def plan_equations(answer: PlanAnswer, attention: str) -> list[str]:
     lines.append(
         f"  ms/token at batch {load.batch_size:,}, {row.capacity.context_tokens:,} tokens:"
     )
-    lines += [f"    {line}" for line in step_equations(row.step, load.step)]
+    at = (row.capacity.context_tokens, load.batch_size, answer.inputs["speculative_tokens"])
+    lines += [f"    {line}" for line in step_equations(row.step, load.step, *at)]
     lines.append(
         f"  tok/s: {load.sequences:,} users / {1e3 * load.tpot_s:.4g} ms = {load.tokens_per_s:,.0f}"
     )

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from lrkv_plan.report.screen import GLYPHS, Basis, short_tokens, with_band
 
+WHY = "Why:\N{NO-BREAK SPACE}--explain"  # the end of a foot, never parted
+
 
 def gpu_name(name: str, title: str | None) -> str:
     """A GPU as people say it: the words of its name, spelled as its title spells them.

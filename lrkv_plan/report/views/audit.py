@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.auditing.quarter_turns import TurnedResidual, score, turned_residual
+from lrkv_plan.notes import Note, limit
+from lrkv_plan.report.screens.audit import Ask, audit_equation, audit_screen
 from lrkv_plan.report.series.published import (
     compared_scales,
     difference,
@@ -16,7 +19,7 @@ from lrkv_plan.report.series.published import (
     families,
     placed_runs,
 )
-from lrkv_plan.report.tables import Column, Row, Table, percent
+from lrkv_plan.report.tables import Column, Row, Table, percent, table_notes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,17 +44,21 @@ _WORDS = {"not_computable": "not computable"}
 
 
 def audit_table(
-    rows: Sequence[AuditRow], files: Sequence[Mapping[str, Any]], verdicts: Sequence[str] = ()
+    rows: Sequence[AuditRow],
+    files: Sequence[Mapping[str, Any]],
+    verdicts: Sequence[str] = (),
+    ask: Ask | None = None,
 ) -> Table:
     """One line per claim; ``verdicts`` keeps only those. Counts and failure are of all claims."""
     wanted = [row for row in rows if not verdicts or row.verdict.value in verdicts]
     failed = [row.claim for row in rows if row.verdict.value == "mismatch"]
     several = len({row.file for row in wanted}) > 1
-    return Table(
+    shown = [_shown(row, several) for row in wanted]
+    table = Table(
         title=f"Audit of {len(rows)} claims: {_counts(rows)}",
         inputs={"files": list(files), "verdicts": list(verdicts)},
         rows=[_flat(row) for row in wanted],
-        shown_rows=[_shown(row, several) for row in wanted],
+        shown_rows=shown,
         columns=(
             Column(key="claim", title="claim", is_number=False),
             Column(key="says", title="what", is_number=False),
@@ -64,6 +71,10 @@ def audit_table(
         ),
         notes=(*_remarks(rows, wanted), *_sources(files)),
         unmet=_unmet(failed, len(rows)),
+        explain=audit_equation,
+    )
+    return replace(
+        table, screen=lambda: audit_screen(rows, shown, verdicts, table_notes(table), ask)
     )
 
 
@@ -182,7 +193,7 @@ def _found(row: AuditRow) -> Iterator[str]:
         yield f"none of {row.tried:,} readings"
 
 
-def _remarks(rows: Sequence[AuditRow], wanted: Sequence[AuditRow]) -> Iterator[str]:
+def _remarks(rows: Sequence[AuditRow], wanted: Sequence[AuditRow]) -> Iterator[str | Note]:
     yield MATCH
     if any(row.readings for row in wanted):
         yield INFERENCE
@@ -190,7 +201,7 @@ def _remarks(rows: Sequence[AuditRow], wanted: Sequence[AuditRow]) -> Iterator[s
         yield EXPLAINED
     if any(not row.search_complete for row in wanted):
         cut = ", ".join(row.claim for row in wanted if not row.search_complete)
-        yield f"not all readings were tried for {cut}"
+        yield limit(f"not all readings were tried for {cut}")
     yield from (f"{row.claim}: within {row.tolerance}" for row in wanted if row.tolerance)
     yield from (f"{row.claim}: {row.note}" for row in wanted if row.note)
 

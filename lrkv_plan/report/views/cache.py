@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.formats import storage_format
 from lrkv_plan.notes import Note, definition, limit
+from lrkv_plan.report.screens.cache import (
+    Asked,
+    CacheAnswer,
+    cache_explanation,
+    cache_screen,
+    tensor_explanation,
+    tensors_screen,
+)
+from lrkv_plan.report.screens.params import ParamsAnswer, params_explanation, params_screen
 from lrkv_plan.report.screens.rank import Ask, RankAnswer, rank_equations, rank_screen
-from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent, ratio
-from lrkv_plan.report.views.specs import DESIGN, at_least, listed, model_inputs
+from lrkv_plan.report.screens.rank_fit import (
+    RankFitAnswer,
+    rank_fit_equations,
+    rank_fit_screen,
+)
+from lrkv_plan.report.screens.shard import ShardAnswer, shard_explanation, shard_screen
+from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent, ratio, table_notes
+from lrkv_plan.report.views.specs import (
+    DESIGN,
+    MODEL,
+    about,
+    at_least,
+    listed,
+    model_inputs,
+    one_or_all,
+)
 from lrkv_plan.specs.budget import parse_budget
 from lrkv_plan.specs.design import design_label
 from lrkv_plan.units import format_bytes
@@ -19,13 +43,23 @@ if TYPE_CHECKING:
     from lrkv_plan.memory.side_by_side import CacheRow, ParamsRow, ShardRow, TensorRow
     from lrkv_plan.serving.capacity import CapacityRow, RankFit
     from lrkv_plan.specs.deployment import Workload
+    from lrkv_plan.specs.design import NamedDesign
     from lrkv_plan.specs.model import ModelSpec
 
 _CONTEXT = Column(key="context_tokens", title="context", text=count)
+_TP_SIZE = Column(key="tp_size", title="GPUs", text=count)
 
 
-def cache_table(model: ModelSpec, rows: Sequence[CacheRow], workload: Workload) -> Table:
-    """Cache per design and context."""
+def cache_table(
+    models: Sequence[ModelSpec],
+    designs: Sequence[NamedDesign],
+    rows: Sequence[CacheRow],
+    workloads: Sequence[Workload],
+    *,
+    asked: Sequence[Asked] = (),
+    ask: Ask | None = None,
+) -> Table:
+    """Cache per model, design, format, number of GPUs and context."""
     extra = []
     if any(row.index_bytes_per_token for row in rows):
         extra.append(Column(key="index_bytes_per_token", title="index B/token", text=count))
@@ -33,12 +67,13 @@ def cache_table(model: ModelSpec, rows: Sequence[CacheRow], workload: Workload) 
         extra.append(
             Column(key="state_bytes_per_sequence", title="state/sequence", text=format_bytes)
         )
-    return Table(
-        title=_cache_title("Cache", model, workload),
-        inputs=_cache_inputs(model, workload, [row.context_tokens for row in rows]),
+    answer = CacheAnswer(models=models, named=designs, asked=asked, workloads=workloads, rows=rows)
+    table = Table(
+        title=_cache_title("Cache", models, workloads),
+        inputs=_cache_inputs(models, workloads, [row.context_tokens for row in rows]),
         rows=[as_row(row) for row in rows],
         columns=(
-            DESIGN,
+            *_cache_names(models, workloads),
             _CONTEXT,
             Column(key="bytes_per_token", title="B/token", text=count),
             Column(key="bytes_per_token_per_gpu", title="B/token/GPU", text=count),
@@ -47,18 +82,29 @@ def cache_table(model: ModelSpec, rows: Sequence[CacheRow], workload: Workload) 
             Column(key="cache_bytes_per_gpu", title="cache/GPU", text=format_bytes),
             Column(key="ratio_to_mha", title="of MHA", text=percent),
         ),
-        notes=tuple(_cache_remarks(model, rows, workload)),
+        notes=_cache_notes(models, rows, workloads[0]),
+        explain=cache_explanation(answer),
     )
+    return replace(table, screen=lambda: cache_screen(answer, table_notes(table), ask))
 
 
-def tensor_table(model: ModelSpec, rows: Sequence[TensorRow], workload: Workload) -> Table:
+def tensor_table(
+    models: Sequence[ModelSpec],
+    designs: Sequence[NamedDesign],
+    rows: Sequence[TensorRow],
+    workloads: Sequence[Workload],
+    *,
+    asked: Sequence[Asked] = (),
+    ask: Ask | None = None,
+) -> Table:
     """One row per cached tensor."""
-    return Table(
-        title=_cache_title("Cached tensors", model, workload),
-        inputs=_cache_inputs(model, workload, [row.context_tokens for row in rows]),
+    answer = CacheAnswer(models=models, named=designs, asked=asked, workloads=workloads, rows=rows)
+    table = Table(
+        title=_cache_title("Cached tensors", models, workloads),
+        inputs=_cache_inputs(models, workloads, [row.context_tokens for row in rows]),
         rows=[as_row(row) for row in rows],
         columns=(
-            DESIGN,
+            *_cache_names(models, workloads),
             _CONTEXT,
             Column(key="layers", title="layers", text=count),
             Column(key="tensor", title="tensor", is_number=False),
@@ -71,25 +117,61 @@ def tensor_table(model: ModelSpec, rows: Sequence[TensorRow], workload: Workload
             Column(key="cache_bytes", title="cache", text=format_bytes),
             Column(key="cache_bytes_per_gpu", title="cache/GPU", text=format_bytes),
         ),
-        notes=tuple(_cache_remarks(model, (), workload)),
+        notes=_cache_notes(models, (), workloads[0]),
+        explain=tensor_explanation,
     )
+    return replace(table, screen=lambda: tensors_screen(answer, table_notes(table), ask))
 
 
-def _cache_title(what: str, model: ModelSpec, workload: Workload) -> str:
-    sequences = "1 sequence" if workload.batch_size == 1 else f"{workload.batch_size:,} sequences"
-    gpus = "1 GPU" if workload.tp_size == 1 else f"tensor parallel over {workload.tp_size} GPUs"
-    return f"{what} of {model.name}: {workload.kv_dtype}, {sequences}, {gpus}"
+def _cache_names(models: Sequence[ModelSpec], workloads: Sequence[Workload]) -> Iterator[Column]:
+    """Columns that tell rows apart."""
+    if len(models) > 1:
+        yield MODEL
+    yield DESIGN
+    if len({one.kv_dtype for one in workloads}) > 1:
+        yield Column(key="kv_dtype", title="format", is_number=False)
+    if len({one.tp_size for one in workloads}) > 1:
+        yield _TP_SIZE
 
 
-def _cache_inputs(model: ModelSpec, workload: Workload, contexts: list[int]) -> dict[str, Any]:
+def _cache_title(what: str, models: Sequence[ModelSpec], workloads: Sequence[Workload]) -> str:
+    batch = workloads[0].batch_size
+    sequences = "1 sequence" if batch == 1 else f"{batch:,} sequences"
+    sizes = list(dict.fromkeys(one.tp_size for one in workloads))
+    gpus = f"tensor parallel over {listed(sizes)} GPUs" if sizes != [1] else "1 GPU"
+    names = ", ".join(model.name for model in models)
+    formats = " or ".join(dict.fromkeys(one.kv_dtype for one in workloads))
+    return f"{what} of {names}: {formats}, {sequences}, {gpus}"
+
+
+def _cache_inputs(
+    models: Sequence[ModelSpec], workloads: Sequence[Workload], contexts: list[int]
+) -> dict[str, Any]:
+    first, told = workloads[0], workloads[0].encoder_tokens
     return {
-        "model": model_inputs(model),
+        "model": one_or_all([model_inputs(model) for model in models]),
         "context_tokens": list(dict.fromkeys(contexts)),
-        "batch_size": workload.batch_size,
-        "kv_dtype": storage_format(workload.kv_dtype).name,
-        "tp_size": workload.tp_size,
-        "encoder_tokens": workload.encoder_tokens or model.encoder_tokens,
+        "batch_size": first.batch_size,
+        "kv_dtype": one_or_all(
+            list(dict.fromkeys(storage_format(one.kv_dtype).name for one in workloads))
+        ),
+        "tp_size": one_or_all(list(dict.fromkeys(one.tp_size for one in workloads))),
+        "encoder_tokens": told or (models[0].encoder_tokens if len(models) == 1 else None),
     }
+
+
+def _cache_notes(
+    models: Sequence[ModelSpec], rows: Sequence[CacheRow], workload: Workload
+) -> tuple[str | Note, ...]:
+    """Notes of every model, with its name where there are several."""
+    return tuple(
+        note
+        for model in models
+        for note in about(
+            model, models,
+            _cache_remarks(model, [row for row in rows if row.model == model.name], workload),
+        )
+    )  # fmt: skip
 
 
 def _cache_remarks(
@@ -152,6 +234,7 @@ def rank_table(
         "share_of_own_budget": own and own.text,
         "share_of_own_rank": own and own.largest and own.largest.value,
         "align": answer.alignment,
+        **{key: inputs[key] for key in ("tp_size", "kv_dtype", "context_tokens")},
         "next_rank_price_bytes_per_token_per_gpu": answer.next_rank_price_bytes,
         "next_rank_shortfall_bytes_per_token_per_gpu": answer.next_rank_shortfall_bytes,
     }
@@ -242,7 +325,13 @@ def _rank_remarks(inputs: dict[str, Any], answer: RankCeiling) -> Iterator[str |
     )
 
 
-def rank_fit_table(model: ModelSpec, inputs: Row, answer: RankFit) -> Table:
+def rank_fit_table(
+    model: ModelSpec,
+    inputs: Row,
+    answer: RankFit,
+    gpu_title: str | None = None,
+    ask: Ask | None = None,
+) -> Table:
     """The largest rank with which the wanted sequences fit, and what else does."""
     named = (
         ("largest rank", "", "rank", answer.largest),
@@ -254,8 +343,12 @@ def rank_fit_table(model: ModelSpec, inputs: Row, answer: RankFit) -> Table:
     flat: dict[str, Any] = {
         "model": model.name,
         "fit_sequences": answer.n_sequences,
+        **{key: getattr(answer.largest.row, key) for key in _FIT_PLACE},
         "align": answer.alignment,
+        "rank_low": None if answer.value_range is None else answer.value_range[0],
+        "rank_high": None if answer.value_range is None else answer.value_range[1],
     }
+    whole = RankFitAnswer(model=model, fit=answer, gpu_title=gpu_title)
     shown = []
     for title, prefix, value_key, fit in named:
         facts = {} if fit is None else {"attention": fit.text, **_fit_facts(fit.row)}
@@ -287,9 +380,12 @@ def rank_fit_table(model: ModelSpec, inputs: Row, answer: RankFit) -> Table:
             *answer.remarks,
             *model.remarks,
         ),
+        screen=lambda: rank_fit_screen(whole, ask),
+        explain=lambda _: rank_fit_equations(whole),
     )
 
 
+_FIT_PLACE = ("gpu", "n_gpus", "tp_size", "context_tokens", "kv_dtype")
 _FIT_KEYS = (
     "total_sequences", "kv_budget_bytes_per_gpu", "bytes_per_token_per_gpu", "ratio", "waste_share",
 )  # fmt: skip
@@ -300,32 +396,39 @@ def _fit_facts(row: CapacityRow) -> dict[str, Any]:
     return {**facts, "ratio": row.ratio_to_mha}
 
 
-_TP_SIZE = Column(key="tp_size", title="GPUs", text=count)
-
-
-def params_table(model: ModelSpec, rows: Sequence[ParamsRow], match_params: bool) -> Table:
-    """Weights per design."""
+def params_table(
+    models: Sequence[ModelSpec],
+    designs: Sequence[NamedDesign],
+    rows: Sequence[ParamsRow],
+    match_params: bool,
+    *,
+    asked: Sequence[Asked] = (),
+    ask: Ask | None = None,
+) -> Table:
+    """Weights per model and design."""
     flat = [as_row(row) for row in rows]
     matched = (
         Column(key="hidden_dims", title="matched width", text=lambda dims: listed(dims)),
         Column(key="width_change", title="change", text=lambda change: f"{change:+,}"),
         Column(key="remaining_difference", title="left over", text=lambda left: f"{left:+,}"),
     )
-    missing = sorted({part for row in rows for part in row.missing})
-    remarks = []
-    if missing:
-        remarks.append(f"the whole model is unknown: {', '.join(missing)} not stated in the spec")
-    if model.uncounted_parts:
-        remarks.append(f"not counted: {'; '.join(model.uncounted_parts)}")
+    uncounted = {model.name: model.uncounted_parts for model in models}
+    answer = ParamsAnswer(
+        models=models, named=designs, asked=asked, rows=rows, matched=match_params
+    )
     return Table(
-        title=f"Weights of {model.name}",
-        inputs={"model": model_inputs(model), "match_params": match_params},
+        title=f"Weights of {', '.join(uncounted)}",
+        inputs={
+            "model": one_or_all([model_inputs(model) for model in models]),
+            "match_params": match_params,
+        },
         rows=flat,
         shown_rows=[
-            {**row, "model_params": at_least(row["model_params"], model.uncounted_parts)}
+            {**row, "model_params": at_least(row["model_params"], uncounted[row["model"]])}
             for row in flat
         ],
         columns=(
+            *((MODEL,) if len(models) > 1 else ()),
             DESIGN,
             Column(key="kv_params", title="K/V weights", text=count),
             Column(key="ratio_to_mha", title="of MHA", text=percent),
@@ -335,13 +438,37 @@ def params_table(model: ModelSpec, rows: Sequence[ParamsRow], match_params: bool
             Column(key="model_params", title="model"),
             *(matched if match_params else ()),
         ),
-        notes=(*remarks, *model.remarks),
+        notes=tuple(
+            note for model in models for note in about(model, models, _params_remarks(model, rows))
+        ),
+        screen=lambda: params_screen(answer, ask),
+        explain=params_explanation(answer),
     )
 
 
-def shard_table(model: ModelSpec, rows: Sequence[ShardRow], inputs: dict[str, Any]) -> Table:
+def _params_remarks(model: ModelSpec, rows: Sequence[ParamsRow]) -> Iterator[str]:
+    missing = sorted({part for row in rows if row.model == model.name for part in row.missing})
+    if missing:
+        yield f"the whole model is unknown: {', '.join(missing)} not stated in the spec"
+    if model.uncounted_parts:
+        yield f"not counted: {'; '.join(model.uncounted_parts)}"
+    yield from model.remarks
+
+
+def shard_table(
+    model: ModelSpec,
+    designs: Sequence[NamedDesign],
+    rows: Sequence[ShardRow],
+    inputs: dict[str, Any],
+    *,
+    asked: Sequence[Asked] = (),
+    ask: Ask | None = None,
+) -> Table:
     """Cache per GPU and over the group, per placement policy."""
-    return Table(
+    answer = ShardAnswer(
+        model=model, named=designs, asked=asked, rows=rows, kv_dtype=inputs["kv_dtype"]
+    )
+    table = Table(
         title=f"Placement of {model.name}: {inputs['kv_dtype']}, bytes per cached token",
         inputs=inputs,
         rows=[_shard_row(row) for row in rows],
@@ -364,12 +491,17 @@ def shard_table(model: ModelSpec, rows: Sequence[ShardRow], inputs: dict[str, An
             *_policy_remarks(rows),
             *model.remarks,
         ),
+        explain=shard_explanation(answer),
     )
+    return replace(table, screen=lambda: shard_screen(answer, table_notes(table), ask))
 
 
 def _shard_row(row: ShardRow) -> dict[str, Any]:
     placement = row.placement
-    flat = {"model": row.model, "attention": row.attention, "tp_size": row.tp_size}
+    flat = {
+        "model": row.model, "attention": row.attention, "tp_size": row.tp_size,
+        "kv_dtype": row.kv_dtype,
+    }  # fmt: skip
     if placement is None:
         return {**flat, "policy": "refused", "refused": row.refused}
     share = {"replicated_share": placement.replicated_share}

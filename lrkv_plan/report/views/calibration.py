@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 from lrkv_plan.errors import CalibrationError
 from lrkv_plan.files import refuse_existing, write_together
 from lrkv_plan.notes import Note
+from lrkv_plan.report.screens.calibration import (
+    evaluation_screen,
+    fit_screen,
+    profile_screen,
+    table_fit_screen,
+    validation_screen,
+)
 from lrkv_plan.report.series.calibration import predicted_vs_measured
-from lrkv_plan.report.tables import Column, Table, as_row, count, to_csv, to_markdown
+from lrkv_plan.report.tables import Column, Row, Table, as_row, count, to_csv, to_markdown
+from lrkv_plan.report.time_equations import kernel_equation
 
 if TYPE_CHECKING:
     from lrkv_plan.calibration.evaluate import GroupError
@@ -35,7 +43,7 @@ def evaluation_table(name: str, held_out: bool, groups: Sequence[GroupError]) ->
         if held_out
         else ("shipped constants")
     )
-    return Table(
+    table = Table(
         title=f"Kernel model against {name}, {how}: |predicted / measured - 1|",
         inputs={"file": name, "held_out": held_out},
         rows=[as_row(group) for group in groups],
@@ -53,23 +61,46 @@ def evaluation_table(name: str, held_out: bool, groups: Sequence[GroupError]) ->
             Column(key="basis", title="rests on", is_number=False),
         ),
         notes=(*_summary(groups), *_notes(groups)),
+        explain=_group_words,
+    )
+    return replace(
+        table,
+        screen=lambda: evaluation_screen(
+            name, how, list(_by_regime(groups)), table.columns, table.rows
+        ),
     )
 
 
-def _summary(groups: Sequence[GroupError]) -> list[str]:
-    lines = []
+def _group_words(row: Row) -> list[str]:
+    """One group: what was judged by which constants."""
+    told = " ".join(str(row[key]) for key in ("gpu", "backend", "family", "kv_dtype", "regime"))
+    if row["median_error"] is None:
+        return [f"{told}: {count(row['n'])} calls, none predicted"]
+    return [
+        f"{told}: |predicted / measured - 1| of {count(row['n'])} calls: median "
+        f"{share(row['median_error'])}, p90 {share(row['p90_error'])}, most "
+        f"{share(row['max_error'])}; constants {row['basis']}"
+    ]
+
+
+def _by_regime(groups: Sequence[GroupError]) -> Iterator[tuple[str, int, float, float, float]]:
+    """(regime, groups, median of medians, median of p90, mean share inside the band)."""
     for regime in dict.fromkeys(group.regime for group in groups):
         chosen = [g for g in groups if g.regime == regime and "flag" not in g.note]
         medians = sorted(g.median_error for g in chosen if g.median_error is not None)
         tails = sorted(g.p90_error for g in chosen if g.p90_error is not None)
         bands = [g.in_band for g in chosen if g.in_band is not None]
         if medians:
-            lines.append(
-                f"{regime}: {len(medians)} groups; median of medians "
-                f"{share(medians[len(medians) // 2])}, of p90 {share(tails[len(tails) // 2])}; on "
-                f"average {share(sum(bands) / len(bands))} of a group inside its band"
-            )
-    return lines
+            middle = medians[len(medians) // 2], tails[len(tails) // 2]
+            yield regime, len(medians), *middle, sum(bands) / len(bands)
+
+
+def _summary(groups: Sequence[GroupError]) -> list[str]:
+    return [
+        f"{regime}: {n} groups; median of medians {share(median)}, of p90 {share(tail)}; on "
+        f"average {share(inside)} of a group inside its band"
+        for regime, n, median, tail, inside in _by_regime(groups)
+    ]
 
 
 def _notes(groups: Sequence[GroupError]) -> list[str]:
@@ -141,6 +172,7 @@ def fit_table(result: FitResult, *, force: bool = False, remarks: Sequence[str] 
     ``refused`` among the inputs, and the first remark.
     """
     refused = None if force else result.refusal
+    rows = fit_rows(result)
     return Table(
         title=f"Decode paths fitted on {result.info.device_name or result.info.device}",
         inputs={
@@ -155,11 +187,23 @@ def fit_table(result: FitResult, *, force: bool = False, remarks: Sequence[str] 
             "refused": refused,
             "run": result.info.model_dump(mode="json", exclude_none=True),
         },
-        rows=fit_rows(result),
+        rows=rows,
         columns=FIT_COLUMNS,
         notes=(*_refused(refused), *fit_remarks(result), *remarks),
         unmet=CalibrationError(refused) if refused else None,
+        screen=lambda: fit_screen(result, FIT_COLUMNS, rows, remarks),
+        explain=_path_equation,
     )
+
+
+def _path_equation(row: Row) -> list[str]:
+    """One decode path's model with its constants, or why there is none."""
+    name = f"{row['path']} {row['dtype']}"
+    if row["form"] is None:
+        return [f"{name}: {row['verdict']}"]
+    sum_ = kernel_equation(row, row["bandwidth_bytes_per_s"], row["peak_flops_per_s"])
+    band = f"band {row['band90_low']:.2f} to {row['band90_high']:.2f}"
+    return [f"{name}: {sum_}, {band}; {row['n_fit']} points fitted, {row['n_heldout']} held out"]
 
 
 def _refused(reason: str | None) -> list[Note]:
@@ -246,7 +290,10 @@ def shown_run(result: FitResult) -> Table:
     known = result.info.model_dump(mode="json", exclude_none=True, exclude={"skipped", "notes"})
     lines.append("run: " + "; ".join(f"{k} {v}" for k, v in known.items() if v != {}))
     lines += [f"left out: {point}: {reason}" for point, reason in result.info.skipped.items()]
-    return replace(table, notes=(*table.notes, *lines))
+    screen = fit_screen(result, FIT_COLUMNS, table.rows, ())
+    return replace(
+        table, notes=(*table.notes, *lines), screen=lambda: replace(screen, following=())
+    )
 
 
 def table_fit_table(result: TableFit, *, force: bool = False) -> Table:
@@ -260,8 +307,9 @@ def table_fit_table(result: TableFit, *, force: bool = False) -> Table:
     ]
     verdict = Column(key="verdict", title="verdict", is_number=False)
     refused = None if force else result.refusal
+    columns = (*table.columns, verdict)
     return replace(
-        table, rows=rows, columns=(*table.columns, verdict),
+        table, rows=rows, columns=columns,
         inputs={"file": str(result.path), "profile": result.profile.name,
                 "max_error": result.max_error, "refused": refused},
         notes=(
@@ -272,14 +320,32 @@ def table_fit_table(result: TableFit, *, force: bool = False) -> Table:
             *(f"{name}: not fitted: {why}" for name, why in result.not_fitted.items()),
         ),
         unmet=CalibrationError(refused) if refused else None,
+        screen=lambda: table_fit_screen(result, columns, rows),
+        explain=lambda row: _entry_equation(result.profile, row),
     )  # fmt: skip
+
+
+def _entry_equation(profile: HardwareProfile, row: Row) -> list[str]:
+    """One entry's model with its constants, and what they were fitted to."""
+    peak = profile.peak_flops_per_s[row["peak"]]
+    sum_ = kernel_equation(row, profile.mem_bandwidth_bytes_per_s, peak)
+    low, high = row["band90"]
+    return [
+        f"{row['backend']} {row['kernel']} {row['kv_dtype']}: {sum_}, band {low:.2f} to "
+        f"{high:.2f}; {count(row['n_points'])} points"
+    ]
 
 
 def profile_table(profile: HardwareProfile) -> Table:
     """The kernel constants of a profile: those of ``calibrate`` where it has any, else all."""
     own = [e for e in profile.kernels if e.backend.startswith("torch/")]
     table = _entries_table(f"Kernel constants of {profile.title}", own or profile.kernels)
-    return replace(table, inputs={"profile": profile.name, "title": profile.title})
+    return replace(
+        table,
+        inputs={"profile": profile.name, "title": profile.title},
+        screen=lambda: profile_screen(profile, table.columns, table.rows),
+        explain=lambda row: _entry_equation(profile, row),
+    )
 
 
 def _entries_table(title: str, entries: Sequence[KernelConstants]) -> Table:
@@ -636,7 +702,7 @@ def validation_table(
         for p in points
     )
     outside = sum(not p.in_band for p in points)
-    return Table(
+    table = Table(
         title=f"{inputs['model']} on {inputs['gpu']}: attention of one layer and decode step",
         inputs=inputs | {"holds": failure is None, "outside": outside, "refused": failure},
         rows=rows,
@@ -660,4 +726,20 @@ def validation_table(
             f"{share(sorted(abs(p.error) for p in points)[len(points) // 2])}",
         ),
         unmet=None if failure is None else CalibrationError(failure),
+        explain=_shape_words,
     )
+    return replace(
+        table,
+        screen=lambda: validation_screen(table.inputs, table.columns, table.rows, changed),
+    )
+
+
+def _shape_words(row: Row) -> list[str]:
+    """One shape: prediction, measurement and band."""
+    return [
+        f"{row['attention']} {row['path']}, batch {count(row['batch_size'])}, "
+        f"{count(row['context_tokens'])} tokens: {_microseconds(row['predicted_s'])} us predicted "
+        f"({_microseconds(row['low_s'])} to {_microseconds(row['high_s'])}, {row['basis']}) for "
+        f"{count(row['n_bytes'])} B / {_microseconds(row['measured_s'])} us measured - 1 = "
+        f"{100 * row['error']:+.1f} %"
+    ]

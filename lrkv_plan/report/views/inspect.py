@@ -13,6 +13,7 @@ from lrkv_plan.checkpoint.spectra import ResidualSpectrum, exact_from_rank, rank
 from lrkv_plan.errors import SpecError, one_line
 from lrkv_plan.report.captions import caption
 from lrkv_plan.report.figures import Axis, Figure, Guide, Panel, Role, Series
+from lrkv_plan.report.screens.inspect import InspectAnswer, inspect_equation, inspect_screen
 from lrkv_plan.report.tables import Column, Row, Table, percent
 
 _WEIGHTS_ONLY = (
@@ -117,6 +118,7 @@ def inspect_table(
     energy: float,
     skipped: Mapping[int, str],
     plan: RankPlan | None,
+    following: Sequence[str] = (),
 ) -> Table:
     """The answer of ``inspect``.
 
@@ -125,15 +127,21 @@ def inspect_table(
     energy : share of sum_h ||W_h||^2 that the stated ranks keep.
     skipped : layers without keys and values of their own, and why.
     plan : ranks under a budget, where one was given.
+    following : the words of the next command.
     """
     rows = [row for layer in layers for row in layer_rows(layer, energy, plan)]
+    rows += [] if plan is None else [_plan_row(plan)]
+    notes = inspect_notes(layers, skipped, plan)
+    answer = InspectAnswer(inputs=inputs, layers=layers, energy=energy, plan=plan, remarks=notes)
     return Table(
         title=_title(inputs, layers),
         inputs=inputs,
-        rows=rows if plan is None else [*rows, _plan_row(plan)],
+        rows=[{"model": inputs["name"], **row} for row in rows],
         columns=_columns(layers, energy, plan),
-        notes=inspect_notes(layers, skipped, plan),
+        notes=notes,
         shown_rows=[_shown_row(layer, energy, plan) for layer in layers],
+        screen=lambda: inspect_screen(answer, following),
+        explain=inspect_equation,
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.notes import Note
+from lrkv_plan.report.screens.specs import hardware_screen, models_screen
 from lrkv_plan.report.tables import Column, Table, count
 from lrkv_plan.schema import NO_SOURCE
 from lrkv_plan.units import format_bytes, format_rate
@@ -15,6 +18,25 @@ if TYPE_CHECKING:
     from lrkv_plan.specs.template import Key
 
 DESIGN = Column(key="attention", title="design", is_number=False)
+MODEL = Column(key="model", title="model", is_number=False)
+
+
+def one_or_all(values: Sequence[Any]) -> Any:
+    """The one value, or the list where there are several."""
+    return values[0] if len(values) == 1 else list(values)
+
+
+def about(
+    model: ModelSpec, models: Sequence[ModelSpec], notes: Iterable[str | Note]
+) -> Iterator[str | Note]:
+    """Notes of one model, with its name where the answer is about several."""
+    for note in notes:
+        if len(models) == 1:
+            yield note
+        elif isinstance(note, str):
+            yield Note(kind="assumption", subject=model.name, text=note)
+        else:
+            yield replace(note, subject=note.subject or model.name)
 
 
 def models_table(models: Sequence[ModelSpec], labels: Sequence[str]) -> Table:
@@ -35,6 +57,7 @@ def models_table(models: Sequence[ModelSpec], labels: Sequence[str]) -> Table:
         }
         for model, label in zip(models, labels, strict=True)
     ]
+    by_name = {model.name: model for model in models}
     return Table(
         title="Shipped models (K/V bytes per token in bf16)",
         inputs={},
@@ -53,30 +76,42 @@ def models_table(models: Sequence[ModelSpec], labels: Sequence[str]) -> Table:
             Column(key="model_params", title="parameters"),
             Column(key="max_context_tokens", title="max context", text=count),
         ),
+        screen=lambda: models_screen(rows),
+        explain=lambda row: _model_equations(by_name[row["model"]]),
     )
+
+
+def _model_equations(model: ModelSpec) -> list[str]:
+    """Cache per token and parameters with their numbers."""
+    from lrkv_plan.report.equations import cache_equation, weights_equations
+
+    sums = (line for line in weights_equations(model) if line.startswith("parameters"))
+    return [f"{model.name}: {cache_equation(model, 'bf16')}", *(f"  {line}" for line in sums)]
 
 
 def hardware_table(profiles: Sequence[HardwareProfile]) -> Table:
     """The shipped hardware profiles."""
+    rows: list[dict[str, Any]] = [
+        {
+            "name": profile.name,
+            "title": profile.title,
+            "generation": profile.generation,
+            "mem_capacity_bytes": profile.mem_capacity_bytes,
+            "mem_visible_bytes": profile.mem_visible_bytes,
+            "mem_bandwidth_bytes_per_s": profile.mem_bandwidth_bytes_per_s,
+            "bf16_flops_per_s": profile.peak_flops_per_s.get("bf16"),
+            "fp8_flops_per_s": profile.peak_flops_per_s.get("fp8"),
+            "l2_bytes": profile.l2_bytes,
+            "link_bytes_per_s": profile.link and profile.link.bandwidth_bytes_per_s,
+            **_price_cells(profile.hourly_price),
+        }
+        for profile in profiles
+    ]
+    by_name = {profile.name: profile for profile in profiles}
     return Table(
         title="Shipped hardware (dense peaks)",
         inputs={},
-        rows=[
-            {
-                "name": profile.name,
-                "title": profile.title,
-                "generation": profile.generation,
-                "mem_capacity_bytes": profile.mem_capacity_bytes,
-                "mem_visible_bytes": profile.mem_visible_bytes,
-                "mem_bandwidth_bytes_per_s": profile.mem_bandwidth_bytes_per_s,
-                "bf16_flops_per_s": profile.peak_flops_per_s.get("bf16"),
-                "fp8_flops_per_s": profile.peak_flops_per_s.get("fp8"),
-                "l2_bytes": profile.l2_bytes,
-                "link_bytes_per_s": profile.link and profile.link.bandwidth_bytes_per_s,
-                **_price_cells(profile.hourly_price),
-            }
-            for profile in profiles
-        ],
+        rows=rows,
         columns=(
             Column(key="name", title="name", is_number=False),
             Column(key="generation", title="generation", is_number=False),
@@ -90,6 +125,8 @@ def hardware_table(profiles: Sequence[HardwareProfile]) -> Table:
             Column(key="hourly_price_provider", title="asked by", is_number=False),
             Column(key="hourly_price_read_on", title="read on", is_number=False),
         ),
+        screen=lambda: hardware_screen(rows),
+        explain=lambda row: _hardware_sources(by_name[row["name"]]),
     )
 
 
@@ -103,6 +140,14 @@ def _price_cells(price: HourlyPrice | None) -> dict[str, Any]:
 def _said(text: str, spec: ModelSpec | HardwareProfile) -> str:
     """A file's text, and as a comment that it names no source where it names none."""
     return text if spec.source else f"{text.rstrip()}\n# source: {NO_SOURCE}\n"
+
+
+def _hardware_sources(profile: HardwareProfile) -> list[str]:
+    """Where the profile's figures were read."""
+    places = (f"{one.citation or one.url} ({one.read_on})" for one in profile.source)
+    price = profile.hourly_price
+    asked = [] if price is None else [f"  {price.usd:g} USD an hour: {price.provenance}"]
+    return [f"{profile.name}: {'; '.join(places) or NO_SOURCE}", *asked]
 
 
 def model_document(model: ModelSpec) -> Table:

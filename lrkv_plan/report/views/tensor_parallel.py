@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import CalibrationError
-from lrkv_plan.report.tables import SCHEMA_VERSION, Column, Table, count, to_markdown
+from lrkv_plan.report.screens.calibration import policies_screen
+from lrkv_plan.report.tables import SCHEMA_VERSION, Column, Row, Table, count, to_markdown
 
 if TYPE_CHECKING:
     from lrkv_plan.calibration.tensor_parallel.group import Group
@@ -67,15 +68,31 @@ class Written:
 
 def policy_table(report: Report) -> Table:
     """Each design under each placement: bytes predicted and moved, error, and times."""
-    from lrkv_plan.calibration.tensor_parallel.measure import policy_row
+    from lrkv_plan.calibration.tensor_parallel.measure import errors_of, policy_row
 
+    rows = [policy_row(result, report.model) for result in report.results]
+    n_workers, device = int(report.inputs["n_workers"]), str(report.inputs["device"])
     return Table(
-        title=f"Placement policies among {report.inputs['n_workers']} workers",
+        title=f"Placement policies among {n_workers} workers",
         inputs=report.inputs,
-        rows=[policy_row(result, report.model) for result in report.results],
+        rows=rows,
         columns=POLICY_COLUMNS,
         notes=(_fit_line(report), *report.remarks),
+        screen=lambda: policies_screen(n_workers, errors_of(report.fit), rows, device),
+        explain=_policy_words,
     )
+
+
+def _policy_words(row: Row) -> list[str]:
+    """One placement: bytes predicted and moved, and the all-reduce within its step."""
+    return [
+        f"{row['attention']} {row['policy']}, {count(row['context_tokens'])} tokens: cache "
+        f"{count(row['cache_bytes_per_gpu_predicted'])} B a GPU predicted = "
+        f"{_counts(row['cache_bytes_per_gpu_allocated'])} allocated; fetched "
+        f"{count(row['link_bytes_per_gpu_predicted'])} B predicted = "
+        f"{_counts(row['link_bytes_per_gpu_moved'])} moved; all-reduce "
+        f"{_us(row['allreduce_predicted_s'])} of {_us(row['whole_step_s'])} us"
+    ]
 
 
 def message_table(report: Report) -> Table:

@@ -6,10 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.latency.basis import STRONGEST_FIRST, attention_basis, time_basis
 from lrkv_plan.latency.crossover import describe
 from lrkv_plan.memory.weights import uncounted_weights
 from lrkv_plan.notes import Note, definition, limit
+from lrkv_plan.report.screens.crossover import crossover_equations, crossover_screen
 from lrkv_plan.report.screens.plan import LRKV_POSITIONS
+from lrkv_plan.report.screens.roofline import roofline_equation, roofline_screen
+from lrkv_plan.report.screens.step_time import design_step_equations, steps_screen
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
 from lrkv_plan.report.views.calibration import share
 from lrkv_plan.report.views.capacity import (
@@ -23,9 +27,11 @@ from lrkv_plan.specs.budget import parse_budget
 from lrkv_plan.units import format_bytes
 
 if TYPE_CHECKING:
-    from lrkv_plan.latency.crossover import Crossover
-    from lrkv_plan.latency.roofline import RooflinePoint
-    from lrkv_plan.latency.step import StepModel, StepTime
+    from lrkv_plan.latency.crossover import Crossover, PairAt
+    from lrkv_plan.latency.step import StepModel
+    from lrkv_plan.report.screens.crossover import Ask, CrossoverAnswer
+    from lrkv_plan.report.screens.roofline import RooflineAnswer
+    from lrkv_plan.report.screens.step_time import StepsAnswer
     from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.serving.load import LatencyTarget
     from lrkv_plan.serving.plan import Plan, PlanRow
@@ -278,10 +284,9 @@ def step_parts_table(planned: Table) -> Table:
     )
 
 
-def steps_table(
-    model: ModelSpec, inputs: Row, steps: Sequence[tuple[str, StepModel, StepTime]]
-) -> Table:
+def steps_table(answer: StepsAnswer, ask: Ask | None = None) -> Table:
     """One decode step per design: its time, band and parts."""
+    model, inputs = answer.model, answer.inputs
     left_out = uncounted_weights(model) if inputs.get("weight_bytes_per_gpu") is None else ()
     batch = int(inputs["batch_size"])
     rows = [
@@ -290,10 +295,16 @@ def steps_table(
             **{key: float(getattr(time, key)) for key in _STEP_PARTS},
             "tokens_per_s": batch / float(time.step_s),
             "weights_left_out": list(left_out),
+            "model": model.name,
+            "gpu": answer.gpu.name,
+            **{key: inputs[key] for key in _KEYS},
+            "time_basis": time_basis(step, time),
+            "attention_basis": attention_basis(step),
         }
-        for label, _, time in steps
+        for label, step, time in answer.steps
     ]
-    notes = dict.fromkeys(note for _, step, _ in steps for note in step.remarks)
+    notes = dict.fromkeys(note for _, step, _ in answer.steps for note in step.remarks)
+    beyond = tuple(beyond_maximum(model, int(inputs["context_tokens"])))
     return Table(
         title=(
             f"{bounded(left_out, 'Lower bound')}Decode step of {model.name} on {inputs['gpu']}, "
@@ -312,36 +323,39 @@ def steps_table(
             Column(key="overhead_s", title="overhead", text=milliseconds),
         ),
         notes=(
-            *beyond_maximum(model, int(inputs["context_tokens"])),
+            *beyond,
             definition(
                 "step: parts summed, nothing overlapped, of the named GPUs' sequences together"
             ),
             *(Note(kind="provenance", text=note) for note in notes),
         ),
+        screen=lambda: steps_screen(answer, ask, (*_lower_bound(left_out), *beyond)),
+        explain=lambda row: design_step_equations(answer, str(row["attention"])),
     )
 
 
-def crossover_table(
-    model: ModelSpec,
-    inputs: Row,
-    labels: Sequence[str],
-    crossover: Crossover,
-    sides: Sequence[Row],
-    rests_on: Sequence[str],
-) -> Table:
+def _lower_bound(left_out: Sequence[str]) -> Iterator[Note]:
+    if left_out:
+        yield limit(f"times are lower bounds: weights leave out {'; '.join(left_out)}")
+
+
+def crossover_table(answer: CrossoverAnswer, ask: Ask | None = None) -> Table:
     """Where the ranking of two designs changes, and what decides on either side."""
-    variable = str(inputs["over"])
-    answer = describe(crossover, labels, _COUNTED.get(variable, variable.replace("_", " ")))
-    rows = [_crossing_row(labels, crossover, index) for index in range(len(crossover.crossings))]
+    model, inputs, labels = answer.model, answer.inputs, answer.labels
+    variable, crossover = answer.over, answer.found.crossover
+    what = _COUNTED.get(variable, variable.replace("_", " "))
+    told = describe(crossover, labels, what)
+    screened = (
+        *_left_out_remarks(model, inputs),
+        *beyond_maximum(model, int(inputs.get("context_tokens") or 0)),
+    )
     return Table(
-        title=f"{labels[0]} against {labels[1]} for {model.name}: {answer}",
+        title=f"{labels[0]} against {labels[1]} for {model.name}: {told}",
         inputs=inputs,
-        rows=rows or [{"variable": variable, "answer": answer, "at": None}],
-        shown_rows=list(sides),
+        rows=_crossing_rows(answer, told),
+        shown_rows=list(answer.found.sides),
         columns=(
-            Column(
-                key="place", title=_COUNTED.get(variable, variable.replace("_", " ")), text=count
-            ),
+            Column(key="place", title=what, text=count),
             Column(key="design", title="design", is_number=False),
             Column(key="step_s", title="step ms", text=milliseconds),
             Column(key="low_s", title="at best", text=milliseconds),
@@ -350,11 +364,12 @@ def crossover_table(
             Column(key="bound", title="attention bound by", is_number=False),
         ),
         notes=(
-            *_left_out_remarks(model, inputs),
-            *beyond_maximum(model, int(inputs.get("context_tokens") or 0)),
+            *screened,
             *_band_remarks(labels, crossover),
-            *(Note(kind="provenance", text=note) for note in rests_on),
+            *(Note(kind="provenance", text=note) for note in answer.found.rests_on),
         ),
+        screen=lambda: crossover_screen(answer, ask, screened),
+        explain=lambda row: crossover_equations(answer, row["at"]),
     )
 
 
@@ -367,17 +382,47 @@ def _left_out_remarks(model: ModelSpec, inputs: Row) -> Iterator[Note]:
         )
 
 
-def _crossing_row(labels: Sequence[str], crossover: Crossover, index: int) -> dict[str, Any]:
-    crossing = crossover.crossings[index]
+def _crossing_rows(answer: CrossoverAnswer, told: str) -> list[dict[str, Any]]:
+    """One row per change, or one that says who leads all along."""
+    crossover, labels = answer.found.crossover, answer.labels
+    points = {point.place: point for point in answer.found.points}
+    rows: list[dict[str, Any]] = [
+        {
+            "at": crossing.at,
+            "faster_before": labels[crossing.faster_before],
+            "faster_after": labels[crossing.faster_after],
+            "earliest": crossing.earliest,
+            "latest": crossing.latest,
+            "low": crossover.low,
+            "high": crossover.high,
+        }
+        for crossing in crossover.crossings
+    ] or [{"answer": told, "at": None}]
+    return [row | _compared(answer, points[row["at"] or crossover.high]) for row in rows]
+
+
+def _compared(answer: CrossoverAnswer, point: PairAt) -> dict[str, Any]:
+    """What was compared and what the comparison rests on there; the variable's own key is empty."""
+    inputs = {**answer.inputs, answer.over: None}
+    bases = [time_basis(*pair) for pair in zip(point.models, point.steps, strict=True)]
+    kernels = [attention_basis(model) for model in point.models]
+    crossover = answer.found.crossover
     return {
-        "at": crossing.at,
-        "faster_before": labels[crossing.faster_before],
-        "faster_after": labels[crossing.faster_after],
-        "earliest": crossing.earliest,
-        "latest": crossing.latest,
-        "low": crossover.low,
-        "high": crossover.high,
+        "model": answer.model.name,
+        "gpu": answer.gpu.name,
+        **{key: inputs[key] for key in _KEYS},
+        "variable": answer.over,
+        "first": answer.labels[0],
+        "second": answer.labels[1],
+        "too_close": not crossover.decided,
+        "lead_at_end_s": abs(answer.found.points[-1].lead_s),
+        "time_basis": max(bases, key=STRONGEST_FIRST.index),
+        "attention_basis": max(kernels, key=STRONGEST_FIRST.index),
     }
+
+
+# With model and gpu, what tells the rows of several answers apart.
+_KEYS = ("context_tokens", "batch_size", "query_tokens", "tp_size", "kv_dtype")
 
 
 def _band_remarks(labels: Sequence[str], crossover: Crossover) -> Iterator[Note]:
@@ -391,11 +436,12 @@ def _band_remarks(labels: Sequence[str], crossover: Crossover) -> Iterator[Note]
         )
 
 
-def roofline_table(
-    model: ModelSpec, inputs: Row, points: Sequence[tuple[str, RooflinePoint]]
-) -> Table:
+def roofline_table(answer: RooflineAnswer, ask: Ask | None = None) -> Table:
     """Intensity, ridge and bound of each design and path."""
-    rows = [{"attention": label, **as_row(point)} for label, point in points]
+    model, gpu, inputs = answer.model, answer.gpu, answer.inputs
+    keys = {"model": model.name, "gpu": gpu.name, **{key: inputs[key] for key in _KEYS}}
+    rows = [{"attention": label, **as_row(point), **keys} for label, point in answer.points]
+    bound = limit("datasheet bandwidth and dense peak, no efficiencies: a bound, not a prediction")
     return Table(
         title=f"Datasheet roofline of {model.name}'s decode attention on {inputs['gpu']}",
         inputs=inputs,
@@ -413,8 +459,10 @@ def roofline_table(
             Column(key="compute_s", title="compute ms", text=milliseconds),
         ),
         notes=(
-            limit("datasheet bandwidth and dense peak, no efficiencies: a bound, not a prediction"),
+            bound,
             definition("units fp32 are ordinary units, the others tensor cores"),
             *model.remarks,
         ),
+        screen=lambda: roofline_screen(answer, ask),
+        explain=lambda row: [roofline_equation(gpu, row)],
     )

@@ -26,6 +26,7 @@ from lrkv_plan.latency.all_reduce import allreduce_model
 from lrkv_plan.loader import load_hardware
 from tests.calibration.tensor_parallel.starting import run_group
 from tests.cli.schemas import fault
+from tests.conftest import one_error
 
 COMMAND = ["calibrate", "tensor-parallel"]
 START = ["-m", "lrkv_plan", *COMMAND]
@@ -216,8 +217,7 @@ def test_bad_options_are_one_line(arguments: list[str], code: int, text: str) ->
     done = called(*arguments)
     assert (done.exit_code, done.stdout) == (code, "")
     assert text in done.stderr
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
+    assert one_error(done.stderr)
 
 
 def test_contexts_are_a_list_without_repetition(options_of: Callable[..., Options]) -> None:
