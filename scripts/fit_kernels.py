@@ -10,6 +10,7 @@ All errors printed are of rows that neither the choice of form nor the fit has s
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -62,6 +63,7 @@ PREFERENCE = (
     "sglang/flash_attention", "sglang/triton", "trtllm/default",
     "flashinfer/BatchDecodeWithPagedKVCache", "flashinfer/BatchMLAPagedAttention",
 )  # fmt: skip
+MIN_LINK_POINTS = 6
 MAX_MESSAGE_BYTES = 16 * 2**20  # a decode step sums batch x width x 2 bytes
 SOURCES = {"aiconfigurator-core": "aiconfigurator-core 0.12.0", "InferSim": "InferSim"}
 FP8_REMARK = "phi is above 1: the kernel multiplies in fp8, phi refers to the bf16 peak"
@@ -149,21 +151,35 @@ def preferred_backends(results: list[GroupResult]) -> set[tuple[str, str, str, s
     return {(*place, backend) for place, backend in chosen.items()}
 
 
+# The kernel that each engine's decode graph holds.
+ALLREDUCE_OF = {
+    ("vllm", "vLLM_custom_graph"): "vllm/custom_graph",
+    ("sglang", "SGLang_CustomAllReduce_graph"): "sglang/custom_graph",
+    ("trtllm", "TRTLLM"): "trtllm/custom",
+}
+
+
 def fit_links(rows: list[dict[str, str]]) -> dict[str, list[AllReduceConstants]]:
-    """All-reduce entries by GPU: vLLM's custom kernel under CUDA graphs, newest version."""
-    groups: dict[tuple[str, int], dict[str, list[dict[str, str]]]] = defaultdict(dict)
+    """All-reduce entries by GPU: each engine's own kernel, newest version; vLLM's first."""
+    groups: dict[tuple[str, str, int], dict[str, list[dict[str, str]]]] = defaultdict(dict)
+    order = list(ALLREDUCE_OF.values())
     for row in rows:
         size = float(row["message_bytes"])
-        if row["kernel"] == "vLLM_custom_graph" and size <= MAX_MESSAGE_BYTES:
-            versions = groups[row["gpu"], int(row["n_gpus"])]
+        backend = ALLREDUCE_OF.get((row["library"], row["kernel"]))
+        if backend is not None and size <= MAX_MESSAGE_BYTES:
+            versions = groups[row["gpu"], backend, int(row["n_gpus"])]
             versions.setdefault(row["library_version"], []).append(row)
     entries: dict[str, list[AllReduceConstants]] = defaultdict(list)
     typical: list[np.ndarray] = []
-    for (gpu, n_gpus), versions in sorted(groups.items()):
+    for (gpu, backend, n_gpus), versions in sorted(
+        groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]), item[0][2])
+    ):
         link = load_hardware(PROFILE_OF[gpu]).link if gpu in PROFILE_OF else None
         if link is None:
             continue
-        version = max(versions, key=lambda v: [int(p) for p in v.split(".")])
+        version = max(versions, key=lambda v: [int(p) for p in re.findall(r"\d+", v)])
+        if len(versions[version]) < MIN_LINK_POINTS:
+            continue
         samples = AllReduceSamples(
             message_bytes=np.array([float(r["message_bytes"]) for r in versions[version]]),
             time_s=np.array([float(r["latency_us"]) * 1e-6 for r in versions[version]]),
@@ -177,7 +193,7 @@ def fit_links(rows: list[dict[str, str]]) -> dict[str, list[AllReduceConstants]]
             AllReduceConstants(
                 n_gpus=n_gpus,
                 **{k: float(f"{v:.4g}") for k, v in fit.constants.items()},
-                backend="vllm/custom_graph",
+                backend=backend,
                 backend_version=version,
                 max_message_bytes=MAX_MESSAGE_BYTES,
                 identified=fit.identified,
@@ -199,11 +215,19 @@ def fit_links(rows: list[dict[str, str]]) -> dict[str, list[AllReduceConstants]]
 def main() -> int:
     """Fit, print, and write if asked."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("decode", type=Path, help="measured decode calls (.csv or .csv.gz)")
+    parser.add_argument(
+        "decode", type=Path, nargs="?", help="measured decode calls (.csv or .csv.gz)"
+    )
     parser.add_argument("--allreduce", type=Path, help="measured all-reduces")
     parser.add_argument("--write", action="store_true", help="update hardware_profiles/")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
+    if arguments.decode is None:
+        links = fit_links(read_rows(arguments.allreduce, ("gpu",)))
+        print_links(links)
+        if arguments.write:
+            write([], [], links)
+        return 0
     groups = grouped_rows(read_rows(arguments.decode))
     items = [(k, r) for k, r in groups.items() if k.gpu in PROFILE_OF and k.regime != "transition"]
     with Pool(arguments.jobs) as pool:

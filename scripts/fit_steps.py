@@ -43,10 +43,19 @@ STARTS = {
     "matrix cdna4": (1.05, 0.5), "expert cdna4": (1.1, 0.5),
     "layer cdna4": (8e-6, 0.8), "expert layer cdna4": (8e-6, 0.8),
     "matrix h20": (2.0, 0.5), "expert h20": (2.0, 0.5),
+    "step vllm_ascend": (2e-3, 0.8), "matrix ascend": (1.3, 0.5), "expert ascend": (1.5, 0.5),
+    "layer ascend": (200e-6, 0.8), "expert layer ascend": (200e-6, 0.8),
+    "matrix volta": (1.2, 0.5), "layer volta": (20e-6, 0.8),
 }  # fmt: skip
 OLDER = {"vllm": "0.9", "sglang": "0.4.4"}
-WHOLE = {"cdna3": ("mi300x", "mi325x"), "cdna4": ("mi355x",), "h20": ("h20", "h20-3e")}
-SEPARATE = ("atom", "llama_cpp")
+WHOLE = {
+    "cdna3": ("mi300x", "mi325x"),
+    "cdna4": ("mi355x",),
+    "h20": ("h20", "h20-3e"),
+    "ascend": ("ascend-910b2", "ascend-910c"),
+    "volta": ("v100s-pcie", "v100-sxm"),
+}
+SEPARATE = ("atom", "llama_cpp", "vllm_ascend")
 SOURCE = "public runs of whole engines, 2024 to 2026 (docs/step-accuracy.md)"
 
 
@@ -243,7 +252,7 @@ def write(runs: Runs, value: dict[str, float]) -> None:
     for kind, names in WHOLE.items():
         rows = int((runs.kinds == kind).sum())
         for name in names:
-            path = PROFILES / f"{name}.yaml"
+            path = Path(PROFILES) / f"{name}.yaml"
             if path.exists() and rows:
                 _write_block(path, kind, value, rows)
 
@@ -259,11 +268,13 @@ def _write_block(path: Path, kind: str, value: dict[str, float], rows: int) -> N
     block = [
         "whole_step:  # written by scripts/fit_steps.py: fitted on whole steps, for want of tables",
         f"  matrix_bytes: {value[f'matrix {kind}']:.2f}",
-        f"  expert_bytes: {value[f'expert {kind}']:.2f}",
     ]
+    if f"expert {kind}" in value:
+        block.append(f"  expert_bytes: {value[f'expert {kind}']:.2f}")
     if f"layer {kind}" in value:
-        block += [f"  layer_s: {value[f'layer {kind}']:.2e}",
-                  f"  expert_layer_s: {value[f'expert layer {kind}']:.2e}"]  # fmt: skip
+        block.append(f"  layer_s: {value[f'layer {kind}']:.2e}")
+    if f"expert layer {kind}" in value:
+        block.append(f"  expert_layer_s: {value[f'expert layer {kind}']:.2e}")
     block += [f"  n_rows: {rows}", f"  source: {SOURCE}"]
     text = path.read_text(encoding="utf-8")
     text = re.sub(r"^whole_step:.*?(?=^\S|\Z)", "", text, flags=re.MULTILINE | re.DOTALL)

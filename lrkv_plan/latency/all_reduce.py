@@ -103,9 +103,13 @@ def allreduce_time(model: AllReduceModel, message_bytes: Number) -> AllReduceTim
 
 
 def allreduce_model(
-    profile: HardwareProfile, n_gpus: int, *, relatives: Sequence[HardwareProfile] = ()
+    profile: HardwareProfile,
+    n_gpus: int,
+    *,
+    engine: str | None = None,
+    relatives: Sequence[HardwareProfile] = (),
 ) -> AllReduceModel:
-    """The constants to use for a group of ``n_gpus``.
+    """The constants to use for a group of ``n_gpus``, of the engine's own kernel where measured.
 
     Measured for that size on this GPU; measured there for another size; measured on a GPU of the
     same generation (nearest link first); the datasheet's link with a typical efficiency.
@@ -132,7 +136,7 @@ def allreduce_model(
         )  # fmt: skip
     for owner in (profile, *_same_link(profile, relatives)):
         if owner.allreduce:
-            return _from_entries(profile, owner, n_gpus)
+            return _from_entries(profile, owner, n_gpus, engine)
     return _datasheet(profile, n_gpus)
 
 
@@ -152,8 +156,17 @@ def _same_link(
     return [other for _, _, other in sorted(alike, key=lambda item: item[:2])]
 
 
-def _from_entries(profile: HardwareProfile, owner: HardwareProfile, n_gpus: int) -> AllReduceModel:
-    entry = min(owner.allreduce, key=lambda e: (abs(e.n_gpus - n_gpus), e.n_gpus))
+PREFIX_OF = {"tensorrt_llm": "trtllm"}  # of backends; others are called as their engine
+
+
+def _from_entries(
+    profile: HardwareProfile, owner: HardwareProfile, n_gpus: int, engine: str | None
+) -> AllReduceModel:
+    prefix = PREFIX_OF.get(engine or "", engine or "")
+    own = [e for e in owner.allreduce if e.backend.split("/")[0] == prefix]
+    backend = owner.allreduce[0].backend.split("/")[0]
+    usual = [e for e in owner.allreduce if e.backend.split("/")[0] == backend]
+    entry = min(own or usual, key=lambda e: (abs(e.n_gpus - n_gpus), e.n_gpus))
     found = _as_model(profile, owner, entry)
     if entry.n_gpus != n_gpus:
         note = f"{n_gpus} GPUs were not measured: constants of {entry.n_gpus} GPUs"

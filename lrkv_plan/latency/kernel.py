@@ -29,6 +29,20 @@ COUNTS_WORK_UNITS = (*CHARGES_WORK_UNITS, "no_split")
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShortCalls:
+    """How calls over few rows start: constants of the same kernel where its rows lay in the L2.
+
+    Cold rows were measured from tens of megabytes on, so that their start is an extrapolation.
+    A short call takes no longer than the hot start, the hot traffic and the cold traffic together.
+    ``bytes_per_s`` is of both traffics.
+    """
+
+    t0_s: float
+    bytes_per_s: float
+    work_unit_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class KernelModel:
     """Constants of one kernel path on one GPU in base units, with what they rest on.
 
@@ -36,6 +50,7 @@ class KernelModel:
     ``time * band90[1]``. ``basis`` is measured, other_shape, generation, datasheet or assumed.
     The held-out errors are None where nothing was measured on this GPU. ``constants_of`` is the
     kernel that lent its constants (``kernel`` itself where empty); it says what a work unit is.
+    ``short`` bounds the time of calls over few rows, where that is known.
     """
 
     t0_s: float
@@ -54,6 +69,7 @@ class KernelModel:
     identified: tuple[str, ...] = ()
     held_out_median_error: float | None = None
     held_out_p90_error: float | None = None
+    short: ShortCalls | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -143,6 +159,10 @@ def kernel_time(
     time_s: Number = model.t0_s + busy_s
     if model.form in CHARGES_WORK_UNITS:
         time_s = time_s + model.work_unit_s * work_units  # type: ignore[operator]
+    if model.short is not None:
+        short = model.short
+        few = short.t0_s + n_bytes / short.bytes_per_s + flops / model.flops_per_s
+        time_s = smaller(time_s, few + short.work_unit_s * (work_units or 0.0))
     return KernelTime(
         time_s=time_s, low_s=time_s * model.band90[0], high_s=time_s * model.band90[1],
         memory_s=memory_s, compute_s=compute_s, model=model,
@@ -178,6 +198,7 @@ def kernel_model(
     query_heads_per_kv_head: int = 1,
     head_dim: int | None = None,
     backend: str | None = None,
+    engine: str | None = None,
     regime: str = "cold",
     relatives: Sequence[HardwareProfile] = (),
 ) -> KernelModel:
@@ -194,6 +215,7 @@ def kernel_model(
     query_heads_per_kv_head : query heads that read one cached head; for MLA the heads per GPU.
     head_dim : width of a cached row, where constants depend on it.
     backend : an engine's kernel such as ``sglang/fa3``; None takes the preferred one.
+    engine : whose kernel is taken where it was measured; the preferred one elsewhere.
     regime : ``cold``, as in a real decode step, or ``l2_hot``, as in benchmarks of small caches.
     relatives : other profiles; those of the same generation may lend their constants.
 
@@ -219,9 +241,11 @@ def kernel_model(
     kv_dtype = _SAME_WIDTH.get(kv_dtype, kv_dtype)
     for owner in (profile, *_nearest(profile, relatives)):
         entries = [e for e in owner.kernels if (e.kernel, e.kv_dtype) == (kernel, kv_dtype)]
-        entries = [e for e in entries if e.regime == regime and _is_wanted(e, backend)]
-        if entries:
-            return _from_entries(profile, owner, entries, query_heads_per_kv_head, head_dim)
+        backend_here = backend or _engines_own(entries, engine, regime)
+        wanted = [e for e in entries if _is_wanted(e, backend_here)]
+        if cold := [e for e in wanted if e.regime == regime]:
+            hot = [e for e in wanted if e.regime == "l2_hot"] if regime == "cold" else []
+            return _from_entries(profile, owner, cold, hot, query_heads_per_kv_head, head_dim)
     shape = {"query_heads_per_kv_head": query_heads_per_kv_head, "head_dim": head_dim}
     if backend is not None:
         raise UsageError(_no_backend(profile, kernel, kv_dtype, backend))
@@ -230,7 +254,8 @@ def kernel_model(
     if asked.query_heads_per_kv_head is not None:
         shape["query_heads_per_kv_head"] = asked.query_heads_per_kv_head
     found = kernel_model(
-        profile, asked.fallback, kv_dtype, regime=regime, relatives=relatives, **shape  # type: ignore[arg-type]
+        profile, asked.fallback, kv_dtype, engine=engine, regime=regime, relatives=relatives,
+        **shape  # type: ignore[arg-type]
     )  # fmt: skip
     return _assumed(found, asked) if asked.assumptions else _lent(found, kernel)
 
@@ -243,6 +268,19 @@ def _checked(kernel: str, regime: str) -> Kernel:
     if regime not in ("cold", "l2_hot"):
         raise UsageError(f"regime {regime!r}: must be cold or l2_hot")
     return found
+
+
+# The attention kernel that an engine takes, best first; of vLLM the preferred entries.
+BACKENDS_OF = {
+    "sglang": ("sglang/trtllm_mla", "sglang/trtllm_mha", "sglang/flash_attention"),
+    "tensorrt_llm": ("trtllm/default", "trtllm/torch_flow"),
+}
+
+
+def _engines_own(entries: Sequence[KernelConstants], engine: str | None, regime: str) -> str | None:
+    """The engine's own backend among the entries, if one was measured."""
+    there = {entry.backend for entry in entries if entry.regime == regime}
+    return next((name for name in BACKENDS_OF.get(engine or "", ()) if name in there), None)
 
 
 def _is_wanted(entry: KernelConstants, backend: str | None) -> bool:
@@ -269,12 +307,16 @@ def _from_entries(
     profile: HardwareProfile,
     owner: HardwareProfile,
     entries: list[KernelConstants],
+    hot: list[KernelConstants],
     query_heads: int,
     head_dim: int | None,
 ) -> KernelModel:
     """The entry for the shape, or the one of the nearest shape with a wider band."""
     entry = min(entries, key=lambda e: _distance(e, query_heads, head_dim))
     found = _as_model(profile, entry)
+    if hot:
+        start = min(hot, key=lambda e: _distance(e, query_heads, head_dim))
+        found = replace(found, short=_short(found, _as_model(profile, start)))
     if _distance(entry, query_heads, head_dim) > 0:
         shape = f"{query_heads} query heads per cached head, head_dim {head_dim}"
         note = f"{shape}: not measured with {entry.backend}; its nearest shape is used"
@@ -288,6 +330,18 @@ def _from_entries(
             held_out_p90_error=None,
         )
     return found
+
+
+def _short(cold: KernelModel, hot: KernelModel) -> ShortCalls | None:
+    """The bound of short calls; None where idle processors or sums make its form another."""
+    plain = {"base", "per_work_unit"}
+    if not {cold.form, hot.form} <= plain or hot.t0_s >= cold.t0_s:
+        return None
+    return ShortCalls(
+        t0_s=hot.t0_s,
+        bytes_per_s=1 / (1 / cold.bytes_per_s + 1 / hot.bytes_per_s),
+        work_unit_s=hot.work_unit_s,
+    )
 
 
 def _distance(entry: KernelConstants, query_heads: int, head_dim: int | None) -> float:

@@ -378,8 +378,12 @@ def step_model(
         heads_per_tile=heads_per_tile, path=path, weight_bytes=weight_bytes,
     )  # fmt: skip
     storage = storage_format(kv_dtype).name
-    kernels = tuple(_kernel(hardware, layer, storage, relatives) for layer in work.attention)
-    return _assembled(work, kernels, hardware, engine_step(engine), relatives)
+    constants = engine_step(engine)
+    kernels = tuple(
+        _kernel(hardware, layer, storage, constants.kernels_of, relatives)
+        for layer in work.attention
+    )
+    return _assembled(work, kernels, hardware, constants, relatives)
 
 
 def _assembled(
@@ -397,7 +401,7 @@ def _assembled(
         expert_model(hardware, runs, one.format_name, relatives) for one in linear.experts
     )
     products = product_model(hardware, runs, relatives=relatives) if linear.products else None
-    reducing = allreduce_model(hardware, layout.tp_size, relatives=relatives)
+    reducing = allreduce_model(hardware, layout.tp_size, engine=runs, relatives=relatives)
     exchanging = (
         exchange_model(hardware, runs, layout.dp_size * layout.tp_size, relatives=relatives)
         if work.n_exchanges else None
@@ -480,12 +484,14 @@ def _kernel(
     hardware: HardwareProfile,
     layer: AttentionWork,
     kv_dtype: str,
+    engine: str,
     relatives: Sequence[HardwareProfile],
 ) -> KernelModel:
     return kernel_model(
         hardware,
         layer.kernel,
         kv_dtype,
+        engine=engine,
         query_heads_per_kv_head=max(1, layer.n_heads // layer.n_copies),
         head_dim=layer.head_dim or None,
         relatives=relatives,
