@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.latency.step import step_time
 from lrkv_plan.notes import Note
-from lrkv_plan.report.equations import cache_equation, sequences_equation, step_equations
+from lrkv_plan.report.equations import cache_equation, sequences_equation
 from lrkv_plan.report.screen import (
     GLYPHS,
     Row,
@@ -26,6 +26,7 @@ from lrkv_plan.report.screen import (
 )
 from lrkv_plan.report.screens.words import gpu_words, legend, tokens, users
 from lrkv_plan.report.tables import count
+from lrkv_plan.report.time_equations import step_equations
 from lrkv_plan.serving.capacity import MOST_CONTEXT_TOKENS
 
 if TYPE_CHECKING:
@@ -646,7 +647,7 @@ def _following(answers: Sequence[Answer], asked: CapacityAsked) -> Iterator[Sequ
 # Equations
 
 
-def capacity_equations(answer: Answer) -> list[str]:
+def capacity_equations(answer: Answer, asked: CapacityAsked) -> list[str]:
     """The budget, users and time of one answer with their numbers put in."""
     row, model = answer.row, answer.model
     if row is None or model is None:
@@ -656,7 +657,9 @@ def capacity_equations(answer: Answer) -> list[str]:
         lines += _budget_lines(row.budget.deciding)
     lines += _user_lines(answer, row, model)
     if answer.step is not None and answer.admitted is not None:
-        lines += _time_lines(answer.step, answer.admitted)
+        drafted = 1 if asked.target is None else asked.target.speculation.query_tokens
+        at = (row.context_tokens, answer.admitted.batch_size, drafted)
+        lines += _time_lines(answer.step, answer.admitted, at)
     return lines
 
 
@@ -689,9 +692,9 @@ def _user_lines(answer: Answer, row: CapacityRow, model: ModelSpec) -> Iterator[
     yield f"  users: {row.max_sequences:,} x {cores:,} = {total}"
 
 
-def _time_lines(step: StepModel, load: Admission) -> Iterator[str]:
+def _time_lines(step: StepModel, load: Admission, at: tuple[int, int, int]) -> Iterator[str]:
     yield f"  ms/token at batch {load.batch_size:,}:"
-    yield from (f"    {line}" for line in step_equations(step, load.step))
+    yield from (f"    {line}" for line in step_equations(step, load.step, *at))
     accepted = float(load.step.step_s) / load.tpot_s
     if round(accepted, 9) != 1:
         yield f"    / {short(accepted)} accepted tokens = {1e3 * load.tpot_s:.4g} ms a token"

@@ -51,7 +51,7 @@ def capacity_table(answers: Sequence[Answer], asked: CapacityAsked) -> Table:
             Column(key="bound_by", title="bound by", is_number=False),
         ),
         notes=notes,
-        explain=lambda row: capacity_equations(answers[_place(rows, row)]),
+        explain=lambda row: capacity_equations(answers[_place(rows, row)], asked),
     )
     bound = bounded(_left_out(answers), _bound_word(answers))
     return replace(
