@@ -44,7 +44,7 @@ def capacity(
         str | None,
         typer.Option(
             "--tp-size",
-            metavar="P[,P...]",
+            metavar="P[,...]",
             help="Tensor-parallel GPUs. Default: of --n-gpus the size that serves most, else 1; "
             "with --min-gpus every power of two.",
             rich_help_panel=DEPLOYMENT,
@@ -86,7 +86,7 @@ def capacity(
         str | None,
         typer.Option(
             "--context-tokens",
-            metavar="T[,T...]",
+            metavar="T[,...]",
             help="The engine's maximum length per sequence. Default: the longest of the given "
             "lengths, or 8k, or the model's maximum.",
         ),
@@ -94,7 +94,8 @@ def capacity(
     max_context: Annotated[
         bool,
         typer.Option(
-            "--max-context", help="The longest context of which --sequences fit, one by default."
+            "--max-context",
+            help="The longest context that fits. For --sequences users, one by default.",
         ),
     ] = False,
     page_tokens: Annotated[

@@ -448,7 +448,7 @@ BatchOption = Annotated[
     str, typer.Option("--batch-size", metavar="N", help="Sequences decoded together.")
 ]
 BatchesOption = Annotated[
-    str, typer.Option("--batch-size", metavar="N[,N...]", help="Sequences decoded together.")
+    str, typer.Option("--batch-size", metavar="N[,...]", help="Sequences decoded together.")
 ]
 QueryOption = Annotated[
     str,
@@ -502,7 +502,7 @@ ContextsOption = Annotated[
     str | None,
     typer.Option(
         "--context-tokens",
-        metavar="T[,T...]",
+        metavar="T[,...]",
         help="Tokens cached per sequence. Default: 8k, or the model's maximum.",
     ),
 ]
@@ -510,7 +510,7 @@ ChosenTpsOption = Annotated[
     str | None,
     typer.Option(
         "--tp-size",
-        metavar="P[,P...]",
+        metavar="P[,...]",
         help="GPUs that share the model. Default: of --n-gpus the size that serves most, else the "
         "smallest that fits.",
         rich_help_panel=DEPLOYMENT,

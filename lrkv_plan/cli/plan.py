@@ -64,8 +64,8 @@ def plan(
         str | None,
         typer.Option(
             "--batch-size",
-            metavar="N[,N...]",
-            help="Sequences decoded together on each replica, in every row. Default: each row's "
+            metavar="N[,...]",
+            help="Sequences decoded together on a replica. In every row. Default: each row's "
             "largest.",
         ),
     ] = None,

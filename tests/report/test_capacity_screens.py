@@ -159,7 +159,7 @@ def test_the_equations_hold_the_rows_numbers() -> None:
     assert "40.92: 40 whole sequences" in text
     assert "users: 40 x 1 = 40 (39 to 41)" in text
     assert re.search(r"attention [\d.]+ \+ weights [\d.]+ \+ all-reduce [\d.]+", text)
-    assert "● attention" in text
+    assert "● grouped bf16 measured" in text
     assert "weights: spec arithmetic, bf16" in text
 
 
