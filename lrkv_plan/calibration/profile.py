@@ -30,10 +30,16 @@ from lrkv_plan.specs.hardware import (
 MEASURED_NOTE = "measured on this machine at the stated threads, not a datasheet's figures"
 
 
+# Words that make another card of one with the same number.
+_OTHER_CARDS = {"d", "laptop", "max", "mobile", "pro", "sff", "super", "ti", "ultra"}
+
+
 def profile_of_device(
     device_name: str, profiles: Iterable[HardwareProfile]
 ) -> HardwareProfile | None:
     """The profile whose name or alias the device's name holds word by word; the longest wins.
+
+    A word such as Ti or Laptop makes another card: the profile's name must hold it too.
 
     Examples
     --------
@@ -42,13 +48,16 @@ def profile_of_device(
     'h200'
     >>> profile_of_device("NVIDIA A100-SXM4-80GB", load_all_hardware()).name
     'a100-sxm-80gb'
+    >>> profile_of_device("NVIDIA GeForce RTX 3080 Laptop GPU", load_all_hardware())
     """
     words = set(re.split(r"[^a-z0-9]+", device_name.lower()))
+    variant = words & _OTHER_CARDS
     best: tuple[int, HardwareProfile] | None = None
     for profile in profiles:
         for name in (profile.name, *profile.aliases):
             parts = name.lower().split("-")
-            if set(parts) <= words and (best is None or len(parts) > best[0]):
+            named = variant <= set(parts) <= words
+            if named and (best is None or len(parts) > best[0]):
                 best = (len(parts), profile)
     return best[1] if best else None
 

@@ -449,7 +449,8 @@ def _hardware() -> Answer:
     row: Shape = {
         "name": str, "title": str, "generation": str, "mem_capacity_bytes": int,
         "mem_visible_bytes": int | None, "mem_bandwidth_bytes_per_s": float,
-        "bf16_flops_per_s": float | None, "fp8_flops_per_s": float | None,
+        "bf16_flops_per_s": float | None, "fp16_flops_per_s": float | None,
+        "fp8_flops_per_s": float | None,
         "l2_bytes": int | None, "link_bytes_per_s": float | None,
         "hourly_price_usd": float | None, "hourly_price_provider": str | None,
         "hourly_price_kind": str | None, "hourly_price_read_on": str | None,

@@ -58,8 +58,10 @@ GPU_KEYS = (
     Key(
         name="generation", unit="name", example="hopper", blank=PLACEHOLDER,
         decides="GPUs of one generation lend each other measured kernel constants, and vLLM's "
-        "defaults ask for it. Shipped: ada, ampere, battlemage, blackwell, blackwell-consumer, "
-        "cdna3, cdna4, cpu, hopper. Any other: times rest on the datasheet alone.",
+        "defaults ask for it. Shipped: ada, ampere, apple_m, ascend, battlemage, blackwell, "
+        "blackwell-consumer, cdna3, cdna4, cpu, gaudi2, gaudi3, hopper, quyuan, tpu_v5e, tpu_v6e, "
+        "turing, volta. Where none of a generation was measured, or for any other, times rest on "
+        "the datasheet alone.",
     ),
     Key(
         name="mem_capacity_bytes", unit="bytes", example="80 GiB", blank=PLACEHOLDER,

@@ -10,7 +10,8 @@ from lrkv_plan.report.screens.words import gpu_name, gpu_words, legend
 SAID = {
     "a10g": "A10G", "a100-sxm-40gb": "A100 SXM 40 GB", "a100-sxm-80gb": "A100 SXM 80 GB",
     "cpu": "CPU", "h100-nvl": "H100 NVL", "h100-pcie": "H100 PCIe", "h100-sxm": "H100 SXM",
-    "h200": "H200", "mi300x": "MI300X", "rtx-4090": "RTX 4090", "rtx-pro-6000": "RTX PRO 6000",
+    "h200": "H200", "apple-m4-max": "Apple M4 Max", "ascend-910c": "Ascend 910C",
+    "rtx-4070-ti": "RTX 4070 Ti", "tpu-v6e": "TPU v6e", "v100-sxm": "V100 SXM", "mi300x": "MI300X", "rtx-4090": "RTX 4090", "rtx-pro-6000": "RTX PRO 6000",
 }  # fmt: skip
 
 
