@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from lrkv_plan.cli.app import app
 from lrkv_plan.report.screen import milliseconds, with_band
-from tests.conftest import ENDINGS, HOSTILE
+from tests.conftest import ENDINGS, HOSTILE, written_report
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
@@ -396,6 +396,22 @@ def test_no_control_is_dead(browser: Any, whole_report: Path) -> None:
             control.send_keys(" ")
         is_changed = after != before  # pytest would print both pages
         assert is_changed, control.get_attribute("outerHTML")
+
+
+def test_what_cannot_be_computed_has_no_control(browser: Any, tmp_path: Path) -> None:
+    folder = written_report(tmp_path / "paper", "lrkv-paper-2.5b", "h200")
+    opened(browser, folder / "index.html", "desktop")
+    assert text_of(browser, "verdict-time").startswith("No step time: lrkv-paper-2.5b: ")
+    controls = browser.find_elements("css selector", ".controls input")
+    kinds = [one.get_attribute("id") or one.get_attribute("name") for one in controls]
+    assert kinds == [
+        "slider-rank", "slider-context_tokens", "slider-batch_size", "kv_dtype", "kv_dtype",
+        "equal",
+    ]  # fmt: skip
+    moved(browser, "context_tokens", 1)
+    (cache,) = answer("cache", "lrkv-paper-2.5b", "--context-tokens", "16k", "--batch-size", "1")
+    assert int(shown(browser, 0)["cache_bytes_per_gpu"][1]) == cache["cache_bytes_per_gpu"]
+    assert browser.get_log("browser") == []
 
 
 def test_a_click_on_a_curve_moves_its_slider(browser: Any, whole_report: Path) -> None:

@@ -138,7 +138,7 @@
       const index = axis < 0 ? -1 : grid.axes[axis].values.map(String).indexOf(word);
       if (index >= 0) state.at[axis] = index;
       else if (name === "equal" && word === "1" && byId("equal") !== null) state.equal = true;
-      else if (name === "along" && (word === "context" || word === "batch")) state.along = word;
+      else if (name === "along" && (word === "context" || word === "batch") && byId("plot-steps") !== null) state.along = word;
       else if (name === "hide" && (word === "" || word.split(",").every(function (one) { return lines.has(one); }))) {
         state.hidden = new Set(word === "" ? [] : word.split(","));
       } else unknown.push(name + "=" + word);
@@ -336,9 +336,13 @@
     });
   }
   function draw() {
-    plot("plot-users", CONTEXT, 1, lines({ y: "total_sequences", unit: "" }, CONTEXT), "Users that fit");
+    if (byId("plot-users") !== null) {
+      plot("plot-users", CONTEXT, 1, lines({ y: "total_sequences", unit: "" }, CONTEXT), "Users that fit");
+    }
+    if (byId("plot-steps") === null) return;
     const axis = state.along === "batch" ? BATCH : CONTEXT;
     plot("plot-steps", axis, 1e3, lines({ y: "step_s", low: "low_s", high: "high_s", unit: " ms" }, axis), "Decode step");
+    byId("steps-note").textContent = "; ribbons are bands, hatched where the batch does not fit";
     byId("steps-along").textContent = axis === BATCH
       ? "against the batch, at " + grid.axes[CONTEXT].texts[state.at[CONTEXT]]
       : "against the context, at batch " + grid.axes[BATCH].texts[state.at[BATCH]];
@@ -409,7 +413,6 @@
       place.append(part);
     });
   }
-  byId("steps-note").textContent = "; ribbons are bands, hatched where the batch does not fit";
   function changed() { tell(""); write(); show(); }
 
   const sliders = all("input[data-axis]"), cells = all("td[data-design]");
