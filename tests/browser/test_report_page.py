@@ -267,6 +267,7 @@ def test_the_cache_format_is_a_slider_too(browser: Any, whole_report: Path) -> N
     (capacity,) = answer("capacity", "llama-3.1-8b", "--gpu", "h200", *place)
     assert int(shown(browser, 4)["max_sequences"][1]) == capacity["max_sequences"]
     assert browser.execute_script("return location.hash").endswith("&kv=fp8")
+    assert text_of(browser, "own-cache") == "64.0 KiB"  # 2 x 32 layers x 8 heads x 128 x 1 B
     assert text_of(browser, "command").endswith("--kv-dtype fp8")
 
 

@@ -248,11 +248,11 @@
       drawn(svg, "line", { x1: left, x2: width - right, y1: y, y2: y, class: "rail" });
       drawn(svg, "text", { x: left - 6, y: y + 4, class: "tick end" }, tickText(tick));
     });
-    let last = -1e9;
-    values.forEach(function (_, n) {
+    const named = [];
+    [at].concat(values.map(function (_, n) { return n; })).forEach(function (n) {
       const words = grid.axes[axis].ticks[n], room = 12 + 7 * words.length;
-      if (xs[n] - last < room) return;
-      last = xs[n];
+      if (named.some(function (other) { return Math.abs(xs[n] - xs[other]) < room; })) return;
+      named.push(n);
       drawn(svg, "text", { x: xs[n], y: height - 8, class: "tick middle" }, words);
       drawn(svg, "line", { x1: xs[n], x2: xs[n], y1: height - bottom, y2: height - bottom + 4, class: "rail" });
     });
@@ -362,7 +362,10 @@
     });
     all("input[name=kv_dtype]").forEach(function (one) { one.checked = Number(one.value) === at[FORMAT]; });
     all("input[name=along]").forEach(function (one) { one.checked = one.value === state.along; });
-    if (byId("equal") !== null) byId("equal").checked = state.equal;
+    if (byId("equal") !== null) {
+      byId("equal").checked = state.equal;
+      byId("own-cache").textContent = text(own, "bytes_per_token_per_gpu", at);
+    }
     all("input[data-line]").forEach(function (box) {
       const design = grid.designs.find(function (one) { return one.line === box.dataset.line && inSet(one); });
       box.checked = !state.hidden.has(box.dataset.line);
