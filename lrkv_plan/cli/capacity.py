@@ -10,11 +10,14 @@ from lrkv_plan.cli.options import (
     AttentionOption,
     EngineOption,
     GpuHourOption,
-    GpuOption,
-    KvDtypeOption,
+    GpusOption,
+    KvDtypesOption,
     KvMemoryOption,
-    ModelArgument,
+    ModelsArgument,
     NGpusOption,
+    RequireSequencesOption,
+    RequireTokensOption,
+    RequireTpotOption,
     SpecDirOption,
     SpeculativeOption,
     TpotOption,
@@ -23,7 +26,7 @@ from lrkv_plan.cli.options import (
     WeightsOption,
     asks,
 )
-from lrkv_plan.cli.panels import DEPLOYMENT, LENGTHS, OUTPUT, PRICE, REQUIREMENTS
+from lrkv_plan.cli.panels import DEPLOYMENT, LENGTHS, OUTPUT, PRICE
 
 
 def register(app: typer.Typer) -> None:
@@ -33,16 +36,17 @@ def register(app: typer.Typer) -> None:
 
 @asks("capacity")
 def capacity(
-    model: ModelArgument,
-    gpu: GpuOption = None,
+    model: ModelsArgument,
+    gpu: GpusOption = None,
     attention: AttentionOption = None,
     n_gpus: NGpusOption = None,
     tp_size: Annotated[
         str | None,
         typer.Option(
             "--tp-size",
-            metavar="P[,P...]",
-            help="Tensor-parallel GPUs. Default: 1; with --min-gpus every power of two.",
+            metavar="P[,...]",
+            help="Tensor-parallel GPUs. Default: of --n-gpus the size that serves most, else 1; "
+            "with --min-gpus every power of two.",
             rich_help_panel=DEPLOYMENT,
         ),
     ] = None,
@@ -82,11 +86,18 @@ def capacity(
         str | None,
         typer.Option(
             "--context-tokens",
-            metavar="T[,T...]",
+            metavar="T[,...]",
             help="The engine's maximum length per sequence. Default: the longest of the given "
             "lengths, or 8k, or the model's maximum.",
         ),
     ] = None,
+    max_context: Annotated[
+        bool,
+        typer.Option(
+            "--max-context",
+            help="The longest context that fits. For --sequences users, one by default.",
+        ),
+    ] = False,
     page_tokens: Annotated[
         str | None,
         typer.Option(
@@ -102,7 +113,7 @@ def capacity(
             rich_help_panel=DEPLOYMENT,
         ),
     ] = None,
-    kv_dtype: KvDtypeOption = "bf16",
+    kv_dtype: KvDtypesOption = "bf16",
     weight_dtype: WeightDtypeOption = None,
     weights: WeightsOption = None,
     utilisation: UtilisationOption = None,
@@ -172,24 +183,9 @@ def capacity(
             "--length-percentiles", metavar="TEXT", help="p50=2k,p95=32k", rich_help_panel=LENGTHS
         ),
     ] = None,
-    require_sequences: Annotated[
-        str | None,
-        typer.Option(
-            "--require-sequences",
-            metavar="N",
-            help="Exit 4 if a row holds fewer.",
-            rich_help_panel=REQUIREMENTS,
-        ),
-    ] = None,
-    require_tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--require-tokens",
-            metavar="N",
-            help="Exit 4 if a row holds fewer.",
-            rich_help_panel=REQUIREMENTS,
-        ),
-    ] = None,
+    require_sequences: RequireSequencesOption = None,
+    require_tokens: RequireTokensOption = None,
+    require_tpot_ms: RequireTpotOption = None,
     min_gpus: Annotated[
         bool,
         typer.Option(
@@ -203,7 +199,7 @@ def capacity(
         typer.Option(
             "--sequences",
             metavar="N",
-            help="Sequences for --min-gpus.",
+            help="Sequences for --min-gpus and --max-context.",
             rich_help_panel=DEPLOYMENT,
         ),
     ] = None,

@@ -31,6 +31,7 @@ from lrkv_plan.cli.options import (
     WeightDtypeOption,
     WeightsOption,
 )
+from lrkv_plan.cli.panels import OUTPUT
 from lrkv_plan.cli.progress import progress_line
 from lrkv_plan.errors import UsageError
 
@@ -61,10 +62,16 @@ def explore(
     align: AlignOption = "16",
     gpu_hour_usd: GpuHourOption = None,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Write the page and print its path, no more.")
+        bool,
+        typer.Option(
+            "--no-browser",
+            help="Write the page and print its path, no more.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")
+        bool,
+        typer.Option("--quiet", "-q", help="Nothing on stderr but errors.", rich_help_panel=OUTPUT),
     ] = False,
     spec_dir: SpecDirOption = None,
 ) -> None:

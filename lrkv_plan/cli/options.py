@@ -22,7 +22,7 @@ from lrkv_plan.cli.names import (
     some_of,
     weight_formats,
 )
-from lrkv_plan.cli.panels import DEPLOYMENT, OUTPUT, PRICE
+from lrkv_plan.cli.panels import DEPLOYMENT, OUTPUT, PRICE, REQUIREMENTS
 from lrkv_plan.errors import PlanError, RequirementError, UsageError
 from lrkv_plan.report.format import Format
 
@@ -36,6 +36,24 @@ GpuOption = Annotated[
         "--gpu",
         metavar="GPU",
         help="Name or YAML file. `lrkv-plan hardware` lists the names.",
+        autocompletion=some_of(gpus),
+    ),
+]
+GpusOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu",
+        metavar="GPU[,...]",
+        help="Name or YAML file, 8xh100-sxm for eight. A comma lists several.",
+        autocompletion=some_of(gpus),
+    ),
+]
+RequiredGpus = Annotated[
+    str,
+    typer.Option(
+        "--gpu",
+        metavar="GPU[,...]",
+        help="Name or YAML file, 8xh100-sxm for eight. A comma lists several.",
         autocompletion=some_of(gpus),
     ),
 ]
@@ -429,6 +447,9 @@ ChosenTpOption = Annotated[
 BatchOption = Annotated[
     str, typer.Option("--batch-size", metavar="N", help="Sequences decoded together.")
 ]
+BatchesOption = Annotated[
+    str, typer.Option("--batch-size", metavar="N[,...]", help="Sequences decoded together.")
+]
 QueryOption = Annotated[
     str,
     typer.Option(
@@ -475,5 +496,50 @@ ReportBatchOption = Annotated[
         metavar="N",
         help="Sequences decoded together on each replica. Default: each design's largest in "
         "the plan, and what all hold elsewhere.",
+    ),
+]
+ContextsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--context-tokens",
+        metavar="T[,...]",
+        help="Tokens cached per sequence. Default: 8k, or the model's maximum.",
+    ),
+]
+ChosenTpsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tp-size",
+        metavar="P[,...]",
+        help="GPUs that share the model. Default: of --n-gpus the size that serves most, else the "
+        "smallest that fits.",
+        rich_help_panel=DEPLOYMENT,
+    ),
+]
+RequireSequencesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--require-sequences",
+        metavar="N",
+        help="Exit 4 where fewer fit.",
+        rich_help_panel=REQUIREMENTS,
+    ),
+]
+RequireTokensOption = Annotated[
+    str | None,
+    typer.Option(
+        "--require-tokens",
+        metavar="N",
+        help="Exit 4 where fewer fit.",
+        rich_help_panel=REQUIREMENTS,
+    ),
+]
+RequireTpotOption = Annotated[
+    str | None,
+    typer.Option(
+        "--require-tpot-ms",
+        metavar="MS",
+        help="Exit 4 where a token takes longer; the load stays, which --tpot-ms would reduce.",
+        rich_help_panel=REQUIREMENTS,
     ),
 ]

@@ -8,15 +8,18 @@ from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import (
     AcceptedOption,
     AlignOption,
-    ChosenTpOption,
-    ContextOption,
+    ChosenTpsOption,
+    ContextsOption,
     EngineOption,
     GpuHourOption,
-    KvDtypeOption,
+    KvDtypesOption,
     KvMemoryOption,
-    ModelArgument,
+    ModelsArgument,
     NGpusOption,
-    RequiredGpu,
+    RequiredGpus,
+    RequireSequencesOption,
+    RequireTokensOption,
+    RequireTpotOption,
     SpecDirOption,
     SpeculativeOption,
     TpotOption,
@@ -34,8 +37,8 @@ def register(app: typer.Typer) -> None:
 
 @asks("plan")
 def plan(
-    model: ModelArgument,
-    gpu: RequiredGpu,
+    model: ModelsArgument,
+    gpu: RequiredGpus,
     attention: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,9 +48,9 @@ def plan(
             autocompletion=one_of(designs),
         ),
     ] = None,
-    context_tokens: ContextOption = None,
+    context_tokens: ContextsOption = None,
     n_gpus: NGpusOption = None,
-    tp_size: ChosenTpOption = None,
+    tp_size: ChosenTpsOption = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -61,16 +64,19 @@ def plan(
         str | None,
         typer.Option(
             "--batch-size",
-            metavar="N",
-            help="Sequences decoded together on each replica, in every row. Default: each row's "
+            metavar="N[,...]",
+            help="Sequences decoded together on a replica. In every row. Default: each row's "
             "largest.",
         ),
     ] = None,
+    require_sequences: RequireSequencesOption = None,
+    require_tokens: RequireTokensOption = None,
+    require_tpot_ms: RequireTpotOption = None,
     tpot_ms: TpotOption = None,
     speculative_tokens: SpeculativeOption = "1",
     accepted_tokens: AcceptedOption = "1",
     engine: EngineOption = "vllm",
-    kv_dtype: KvDtypeOption = "bf16",
+    kv_dtype: KvDtypesOption = "bf16",
     weight_dtype: WeightDtypeOption = None,
     weights: WeightsOption = None,
     utilisation: UtilisationOption = None,

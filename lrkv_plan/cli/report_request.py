@@ -12,6 +12,7 @@ from lrkv_plan.questions.arguments import (
     latency_target,
     refuse_beside_pool,
 )
+from lrkv_plan.questions.gpus import without_count
 from lrkv_plan.report.request import ReportRequest
 from lrkv_plan.specs.design import typed_designs
 
@@ -46,15 +47,16 @@ def report_request(told: Mapping[str, Any]) -> ReportRequest:
         model, spec, gpu=gpu, context_tokens=context_of(told["context_tokens"], spec),
         tp_size=words.count("tp_size", words.given(tp_size, "1")), **placed,
     )  # fmt: skip
+    settled = {**told, "n_gpus": deployment.n_gpus}  # of --gpu 8xh100-sxm too
     return ReportRequest(
         model=spec,
         deployment=deployment,
         model_text=model,
-        gpu_text=gpu,
+        gpu_text=without_count(gpu, spec_dir=spec_dir),
         options={
-            f"--{name.replace('_', '-')}": str(told[name])
+            f"--{name.replace('_', '-')}": str(settled[name])
             for name, default in _DEFAULTS.items()
-            if told[name] != default
+            if settled[name] != default
         },
         budget=told["budget"],
         batch_size=words.optional(words.count, "batch_size", told["batch_size"]),

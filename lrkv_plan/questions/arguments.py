@@ -13,8 +13,10 @@ from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError, UsageError, shown
 from lrkv_plan.files import as_path
 from lrkv_plan.formats import storage_format
-from lrkv_plan.loader import load_gpu, load_model
+from lrkv_plan.loader import load_model
 from lrkv_plan.notes import Note
+from lrkv_plan.questions.gpus import Gpu, gpus_in_all, without_count
+from lrkv_plan.questions.gpus import one_gpu as load_gpu
 from lrkv_plan.schema import NO_SOURCE
 from lrkv_plan.specs.model import ModelSpec
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from lrkv_plan.attention.spec import AttentionSpec
     from lrkv_plan.report.screen import Screen
     from lrkv_plan.report.tables import Table
-    from lrkv_plan.serving.answers import Answer
     from lrkv_plan.serving.deployment import Checkpoint, Deployment
     from lrkv_plan.serving.load import LatencyTarget
     from lrkv_plan.specs.deployment import EngineName
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 Model: TypeAlias = "str | Path | Mapping[str, Any] | ModelSpec"
 Models: TypeAlias = "Model | Sequence[Model]"
-Gpu: TypeAlias = "str | Path | Mapping[str, Any] | HardwareProfile"
+Gpus: TypeAlias = "Gpu | Sequence[Gpu]"
 Number: TypeAlias = "int | float | str"
 Numbers: TypeAlias = "int | str | Sequence[int | str]"
 Texts: TypeAlias = "str | Sequence[str]"
@@ -106,9 +107,11 @@ def refuse(given: Mapping[str, Any], why: str) -> None:
         raise ArgumentError(names, f": {why}")
 
 
-def named(gpu: Gpu) -> str:
+def named(gpu: Gpu, spec_dir: str | Path | None = None) -> str:
     """A GPU as the inputs record it: the text that was given, else the profile's name."""
-    return gpu if isinstance(gpu, str) else load_gpu(gpu).name
+    if isinstance(gpu, str):
+        return without_count(gpu, spec_dir=spec_dir)
+    return load_gpu(gpu).name
 
 
 def default_context(model: ModelSpec) -> int:
@@ -230,7 +233,7 @@ def deployment_of(
 
     if weight_dtype is not None:
         weight_format(weight_dtype)  # refused even where the pool does not depend on it
-    hardware = None if gpu is None else load_gpu(gpu, spec_dir=spec_dir)
+    in_all, hardware = gpus_in_all(gpu, n_gpus, spec_dir=spec_dir)
     batched = 8192 if hardware is None else default_batched_tokens(hardware)
     told = {"max_batched_tokens": batched, **(settings or {})}
     return Deployment(
@@ -240,7 +243,7 @@ def deployment_of(
         ),
         hardware=hardware,
         parallel=Parallelism(tp_size=tp_size),
-        n_gpus=words.optional(words.count, "n_gpus", n_gpus),
+        n_gpus=in_all,
         utilisation=words.optional(words.share, "utilisation", utilisation),
         weight_dtype=weight_dtype,
         weight_bytes=words.optional(words.size, "weights", weights),
@@ -403,39 +406,10 @@ def contexts_of(
     return contexts
 
 
-def unmet_requirement(
-    answers: Iterable[Answer], sequences: Number | None, tokens: Number | None
-) -> str | None:
-    """What the first row that holds too little misses, or None."""
-    wanted = {
-        "sequences": words.optional(words.count, "require_sequences", sequences),
-        "tokens": words.optional(words.count, "require_tokens", tokens),
-    }
-    for answer in answers:
-        row = answer.row
-        held = {
-            "sequences": row.total_sequences if row else 0,
-            "tokens": row.total_tokens if row else 0,
-        }
-        for what, least in wanted.items():
-            if least is not None and held[what] < least:
-                return _missed(answer, what, held[what], least)
-    return None
-
-
-def _missed(answer: Answer, what: str, held: int, least: int) -> str:
-    where = f"{answer.attention} at {answer.deployment.settings.context_tokens:,} tokens"
-    hint = f"; try {', '.join(answer.to_try)}" if answer.to_try else ""
-    why = f" ({answer.refused})" if answer.refused else ""
-    return (
-        f"{where} on tp_size {answer.deployment.parallel.tp_size}: {held:,} {what} fit, "
-        f"{least:,} are required{why}{hint}"
-    )
-
-
 __all__ = [
     "Designs",
     "Gpu",
+    "Gpus",
     "Model",
     "Models",
     "Number",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lrkv_plan.attention.spec import AttentionSpec
-from lrkv_plan.loader import load_gpu
+from lrkv_plan.questions.gpus import without_count
 from lrkv_plan.specs.model import ModelSpec
 
 
@@ -19,6 +19,8 @@ class Asking:
     ----------
     model : the argument as given; a mapping or a spec is named by ``spec``.
     given : the other arguments by name, None where not given.
+
+    A question about one replica is asked without the number in ``8xh100-sxm``.
     """
 
     def __init__(self, model: Any, spec: ModelSpec, given: Mapping[str, Any]) -> None:
@@ -26,7 +28,10 @@ class Asking:
         self.given = dict(given)
         gpu = self.given.get("gpu")
         if gpu is not None and not isinstance(gpu, str | Path):
-            self.given["gpu"] = load_gpu(gpu).name
+            several = gpu if isinstance(gpu, list | tuple) else [gpu]
+            self.given["gpu"] = ",".join(
+                one if isinstance(one, str) else without_count(one) for one in several
+            )
 
     def __call__(
         self, question: str, *attention: str, without: Sequence[str] = (), **options: Any
@@ -48,6 +53,9 @@ class Asking:
             for name, value in self.given.items()
             if name in known and name not in (*without, "attention", "model")
         }
+        gpu = kept.get("gpu")
+        if gpu is not None and "n_gpus" not in known and "," not in str(gpu):
+            kept["gpu"] = without_count(gpu, spec_dir=self.given.get("spec_dir"))
         words = ["lrkv-plan", question.replace("_", "-"), self.model]
         told = {"attention": list(attention), **kept, **options}
         for name, value in told.items():

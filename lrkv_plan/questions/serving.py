@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lrkv_plan import words
-from lrkv_plan.errors import ArgumentError
+from lrkv_plan.errors import ArgumentError, PlanError
 from lrkv_plan.questions.arguments import (
     Designs,
-    Gpu,
-    Model,
+    Gpus,
+    Models,
     Number,
     Numbers,
+    Texts,
     asked_designs,
     budget_text,
     context_of,
@@ -27,28 +29,35 @@ from lrkv_plan.questions.arguments import (
     refuse_alignment,
     refuse_beside_pool,
     refuse_unread,
-    unmet_requirement,
     with_provenance,
 )
 from lrkv_plan.questions.asking import Asking
 from lrkv_plan.questions.result import Result
 
+if TYPE_CHECKING:
+    from lrkv_plan.serving.answers import Answer
+    from lrkv_plan.serving.deployment import Deployment
+    from lrkv_plan.specs.model import ModelSpec
+
 
 def plan(
-    model: Model,
+    model: Models,
     *,
-    gpu: Gpu,
+    gpu: Gpus,
     attention: Designs | None = None,
-    context_tokens: Number | None = None,
+    context_tokens: Numbers | None = None,
     n_gpus: Number | None = None,
-    tp_size: Number | None = None,
+    tp_size: Numbers | None = None,
     budget: Number | None = None,
-    batch_size: Number | None = None,
+    batch_size: Numbers | None = None,
+    require_sequences: Number | None = None,
+    require_tokens: Number | None = None,
+    require_tpot_ms: Number | None = None,
     tpot_ms: Number | None = None,
     speculative_tokens: Number | None = None,
     accepted_tokens: Number | None = None,
     engine: str | None = None,
-    kv_dtype: str | None = None,
+    kv_dtype: Texts | None = None,
     weight_dtype: str | None = None,
     weights: int | str | None = None,
     utilisation: Number | None = None,
@@ -61,13 +70,18 @@ def plan(
 
     Parameters
     ----------
+    model, gpu, context_tokens, tp_size, batch_size, kv_dtype : one, or several to plan each; so
+        many of one GPU as "8xh100-sxm".
     attention : more designs to compare, a row each.
     context_tokens : cached tokens per sequence; 8k or the model's maximum.
     tp_size : GPUs that share the model; of ``n_gpus`` the size that serves most, else the smallest
         that fits.
     budget : cache budget for LRKV, GQA and MLA; the model's own cache, or half of MHA.
     batch_size : sequences decoded together on each replica; each row's largest when None.
-    tpot_ms : the most that an output token may take. [ms]
+    require_sequences, require_tokens, require_tpot_ms : what the model's own design, or each of
+        ``attention``, must hold and the most that its token may take; else ``unmet`` says what
+        misses. The load stays as it is.
+    tpot_ms : the most that an output token may take: loads are the largest within it. [ms]
     weights, kv_memory : per GPU. [bytes, or text such as "14.99 GiB"]
 
     Raises
@@ -76,19 +90,26 @@ def plan(
         If an argument names nothing, cannot be read or honoured, or nothing fits.
     """
     given = dict(locals())
+    from lrkv_plan.questions.alternatives import stacked
+    from lrkv_plan.questions.required import Required
     from lrkv_plan.report.screens.plan import PlanAnswer, plan_equations, plan_screen, said_beside
     from lrkv_plan.report.views.capacity import bounded
     from lrkv_plan.report.views.time import plan_inputs, plan_table
     from lrkv_plan.serving.plan import make_plan
     from lrkv_plan.specs.design import typed_designs
 
+    several = stacked(plan, given)
+    if several is not None:
+        return several
+    required = Required.of(require_sequences, require_tokens, require_tpot_ms)
     refuse_beside_pool(kv_memory, utilisation=utilisation)
-    spec = load_model(model, spec_dir=spec_dir)
+    spec = load_model(given["model"], spec_dir=spec_dir)  # single values from here on
     deployment = deployment_of(
-        model, spec, gpu=gpu, engine=engine, context_tokens=context_of(context_tokens, spec),
-        kv_dtype=kv_dtype, tp_size=1 if tp_size is None else words.count("tp_size", tp_size),
-        n_gpus=n_gpus, weight_dtype=weight_dtype, weights=weights, utilisation=utilisation,
-        kv_memory=kv_memory, align=align, gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir,
+        given["model"], spec, gpu=given["gpu"], engine=engine,
+        context_tokens=context_of(given["context_tokens"], spec), kv_dtype=given["kv_dtype"],
+        tp_size=1 if tp_size is None else words.count("tp_size", tp_size), n_gpus=n_gpus,
+        weight_dtype=weight_dtype, weights=weights, utilisation=utilisation, kv_memory=kv_memory,
+        align=align, gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir,
     )  # fmt: skip
     target = latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir)
     batch = words.optional(words.count, "batch_size", batch_size)
@@ -108,19 +129,20 @@ def plan(
         model=spec, inputs=inputs, plan=made, gpu=deployment.hardware, batch_size=batch,
         bound=bounded(made.rows[0].capacity.weights_left_out), notes=said_beside(table.notes),
     )  # fmt: skip
-    asking = Asking(model, spec, given)
+    asking = Asking(given["model"], spec, given)
     shown = replace(
         table,
         screen=lambda: plan_screen(answer, asking),
         explain=lambda row: plan_equations(answer, str(row["attention"])),
+        unmet=required.unmet_of_plan(made),
     )
     return Result(with_provenance(shown, spec, deployment.hardware))
 
 
 def capacity(
-    model: Model,
+    model: Models,
     *,
-    gpu: Gpu | None = None,
+    gpu: Gpus | None = None,
     attention: Designs | None = None,
     n_gpus: Number | None = None,
     tp_size: Numbers | None = None,
@@ -130,9 +152,10 @@ def capacity(
     dcp_size: Number | None = None,
     engine: str | None = None,
     context_tokens: Numbers | None = None,
+    max_context: bool | None = None,
     page_tokens: Number | None = None,
     max_batched_tokens: Number | None = None,
-    kv_dtype: str | None = None,
+    kv_dtype: Texts | None = None,
     weight_dtype: str | None = None,
     weights: int | str | None = None,
     utilisation: Number | None = None,
@@ -147,6 +170,7 @@ def capacity(
     length_percentiles: str | None = None,
     require_sequences: Number | None = None,
     require_tokens: Number | None = None,
+    require_tpot_ms: Number | None = None,
     min_gpus: bool | None = None,
     sequences: Number | None = None,
     tpot_ms: Number | None = None,
@@ -160,14 +184,19 @@ def capacity(
 
     Parameters
     ----------
-    gpu : needed unless ``kv_memory`` states the pool.
+    model, gpu, kv_dtype : one, or several with a row each; so many of one GPU as "8xh100-sxm". A
+        GPU is needed unless ``kv_memory`` states the pool.
     attention : designs to swap in, one row each; the model's own when None.
-    tp_size, pp_size, dp_size, ep_size, dcp_size : tensor, pipeline, data, expert and
-        decode-context parallel GPUs, 1 each; several tensor-parallel sizes give a row each.
+    tp_size : tensor-parallel GPUs, one or several with a row each; of ``n_gpus`` the size that
+        serves most when None.
+    pp_size, dp_size, ep_size, dcp_size : pipeline, data, expert and decode-context parallel GPUs,
+        1 each.
     context_tokens : the engine's maximum per sequence; the longest of the given lengths, or 8k, or
         the model's maximum.
+    max_context : instead, search the longest context of which ``sequences`` fit, one when None.
     lengths, trace, length_percentiles : one source of uneven lengths; ``column`` of ``lengths``.
-    require_sequences, require_tokens : what every row must hold; else ``unmet`` says what misses.
+    require_sequences, require_tokens, require_tpot_ms : what every row must hold, and the most that
+        its token may take at the row's load; else ``unmet`` says what misses.
     min_gpus : search the fewest GPUs that hold ``sequences``.
     tpot_ms : also the load that decodes a token within so many milliseconds. [ms]
     detail : one row per term of the memory budget.
@@ -177,66 +206,112 @@ def capacity(
     SpecError, UsageError, BudgetError, PlacementError
         If an argument names nothing, cannot be read or honoured, or nothing fits.
     """
+    given = dict(locals())
+    from lrkv_plan.questions.alternatives import combinations
+    from lrkv_plan.questions.required import Required
+    from lrkv_plan.report.screens.capacity import CapacityAsked
     from lrkv_plan.report.views.capacity import budget_table, capacity_table
-    from lrkv_plan.serving.answers import capacity_answers, smallest_layouts
+    from lrkv_plan.serving.answers import (
+        by_gpus,
+        capacity_answers,
+        longest_contexts,
+        refuse_all,
+        refused_answers,
+        smallest_layouts,
+    )
     from lrkv_plan.specs.deployment import Parallelism
 
     timing = {
         "tpot_ms": tpot_ms, "speculative_tokens": speculative_tokens,
-        "accepted_tokens": accepted_tokens,
+        "accepted_tokens": accepted_tokens, "require_tpot_ms": require_tpot_ms,
     }  # fmt: skip
     populations = {"lengths": lengths, "trace": trace, "length_percentiles": length_percentiles}
     is_timed = any(value is not None for value in timing.values())
     _refuse_unused(
         populations, timing if is_timed else {}, n_gpus=n_gpus, min_gpus=min_gpus,
-        sequences=sequences, detail=detail, kv_memory=kv_memory,
+        max_context=max_context, context_tokens=context_tokens, sequences=sequences,
+        detail=detail, kv_memory=kv_memory,
     )  # fmt: skip
     budget_only = {} if is_timed else {"weights": weights, "weight_dtype": weight_dtype}
     refuse_beside_pool(kv_memory, utilisation=utilisation, **budget_only)
-    spec = load_model(model, spec_dir=spec_dir)
+    required = Required.of(require_sequences, require_tokens, require_tpot_ms)
     population = population_of(lengths, column, trace, length_percentiles)
-    contexts = contexts_of(context_tokens, population, spec)
-    first = deployment_of(
-        model, spec, gpu=gpu, engine=engine, context_tokens=contexts[0], kv_dtype=kv_dtype,
-        n_gpus=n_gpus, weight_dtype=weight_dtype, weights=weights, utilisation=utilisation,
-        kv_memory=kv_memory, align=align, gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir,
-        settings=_settings(
-            page_tokens, max_batched_tokens, draft_layers, draft_tokens, prefix_cache
-        ),
-    )  # fmt: skip
-    refuse_unread(
-        first.engine, page_tokens=page_tokens, max_batched_tokens=max_batched_tokens,
-        prefix_cache=prefix_cache,
-    )  # fmt: skip
     degrees = {"pp_size": pp_size, "dp_size": dp_size, "ep_size": ep_size, "dcp_size": dcp_size}
     sizes = {n: 1 if value is None else words.count(n, value) for n, value in degrees.items()}
     tp_sizes = [1] if tp_size is None else words.counts("tp_size", tp_size)
     if min_gpus and len(tp_sizes) > 1:
         raise ArgumentError("tp_size", f" {tp_size}: --min-gpus takes one size, or searches all")
-    asked = [
-        replace(
-            first,
-            parallel=Parallelism(tp_size=size, **sizes),
-            settings=replace(first.settings, context_tokens=context),
-        )
-        for size in tp_sizes
-        for context in contexts
-    ]
-    chosen = designs_of(spec, attention)
-    refuse_alignment(chosen, align)
+    settings = _settings(page_tokens, max_batched_tokens, draft_layers, draft_tokens, prefix_cache)
+
+    def deployments(one: Mapping[str, Any], spec: ModelSpec) -> list[Deployment]:
+        """One deployment per size and context of a model on a GPU."""
+        contexts = contexts_of(context_tokens, population, spec)
+        first = deployment_of(
+            one["model"], spec, gpu=one["gpu"], engine=engine, context_tokens=contexts[0],
+            kv_dtype=one["kv_dtype"], n_gpus=n_gpus, weight_dtype=weight_dtype, weights=weights,
+            utilisation=utilisation, kv_memory=kv_memory, align=align, gpu_hour_usd=gpu_hour_usd,
+            spec_dir=spec_dir, settings=settings,
+        )  # fmt: skip
+        if min_gpus and first.n_gpus is not None:
+            raise ArgumentError(
+                "gpu", f" {one['gpu']}: --min-gpus searches for their number; leave it out"
+            )
+        refuse_unread(
+            first.engine, page_tokens=page_tokens, max_batched_tokens=max_batched_tokens,
+            prefix_cache=prefix_cache,
+        )  # fmt: skip
+        return [
+            replace(
+                first,
+                parallel=Parallelism(tp_size=size, **sizes),
+                settings=replace(first.settings, context_tokens=context),
+            )
+            for size in tp_sizes
+            for context in contexts
+        ]
+
     target = (
         latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir) if is_timed else None
     )
-    if min_gpus:
-        wanted = 1 if sequences is None else words.count("sequences", sequences)
-        only = None if tp_size is None else tp_sizes[0]
-        answers = smallest_layouts(chosen, asked, wanted, tp_size=only, target=target)
-    else:
-        uneven = None if population is None else population.lengths
-        answers = capacity_answers(chosen, asked, lengths=uneven, target=target)
-    table = budget_table(spec, answers) if detail else capacity_table(spec, answers, population)
-    unmet = unmet_requirement(answers, require_sequences, require_tokens)
-    return Result(replace(with_provenance(table, spec, first.hardware), unmet=unmet))
+    wanted = 1 if sequences is None else words.count("sequences", sequences)
+
+    def answered(chosen: list[tuple[str, ModelSpec]], asked: list[Deployment]) -> list[Answer]:
+        if min_gpus:
+            only = None if tp_size is None else tp_sizes[0]
+            return smallest_layouts(chosen, asked, wanted, tp_size=only, target=target)
+        if max_context:
+            return longest_contexts(chosen, asked, wanted, chooses_layout=tp_size is None)
+        return capacity_answers(
+            chosen, asked, lengths=None if population is None else population.lengths,
+            target=target, chooses_layout=tp_size is None,
+        )  # fmt: skip
+
+    combined = combinations(given, ("model", "gpu", "kv_dtype"))
+    loaded = [load_model(one["model"], spec_dir=spec_dir) for one in combined]
+    chosen = [designs_of(spec, attention) for spec in loaded]
+    refuse_alignment([one for several in chosen for one in several], align)
+    asked = [deployments(one, spec) for one, spec in zip(combined, loaded, strict=True)]
+    groups = []
+    for several, at in zip(chosen, asked, strict=True):
+        try:
+            groups.append(answered(several, at))
+        except ArgumentError:
+            raise
+        except PlanError as error:
+            if len(combined) == 1:
+                raise
+            groups.append(refused_answers(several, at, str(error)))
+    answers = by_gpus(groups)
+    refuse_all(answers)
+    whole = CapacityAsked(
+        models=loaded, population=population, target=target, ask=Asking(model, loaded[0], given),
+        n_sequences=wanted, is_longest=bool(max_context),
+    )  # fmt: skip
+    table = budget_table(answers, whole) if detail else capacity_table(answers, whole)
+    gpus = [at[0].hardware for at in asked]
+    specs = {spec.name: spec for spec in (*loaded, *gpus) if spec is not None}
+    table = with_provenance(table, *specs.values())
+    return Result(replace(table, unmet=required.unmet_of(answers)))
 
 
 def _settings(
@@ -266,6 +341,8 @@ def _refuse_unused(
     *,
     n_gpus: Number | None,
     min_gpus: bool | None,
+    max_context: bool | None,
+    context_tokens: Numbers | None,
     sequences: Number | None,
     detail: bool | None,
     kv_memory: int | str | None,
@@ -274,10 +351,18 @@ def _refuse_unused(
     if min_gpus:
         refuse({"n_gpus": n_gpus}, "--min-gpus searches for their number; leave one of them out")
         refuse(populations, "--min-gpus counts sequences of full length; leave one of them out")
-    else:
+    elif not max_context:
         refuse(
             {"sequences": sequences},
-            "is what --min-gpus must hold; give --min-gpus, or leave it out",
+            "is what --min-gpus must hold or --max-context must fit; give one of them, or leave it "
+            "out",
+        )
+    if max_context:
+        searched = "--max-context searches for it; leave one of them out"
+        refuse({"context_tokens": context_tokens}, searched)
+        refuse(
+            {"min_gpus": min_gpus or None, **populations, **timing},
+            "--max-context asks what fits a given number of GPUs; leave one of them out",
         )
     if timing:
         refuse(

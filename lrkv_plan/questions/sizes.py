@@ -242,7 +242,7 @@ def rank(
     )
     place = {
         "fit_sequences": wanted,
-        "gpu": None if gpu is None else named(gpu),
+        "gpu": None if gpu is None else named(gpu, spec_dir),
         "engine": words.given(engine, "vllm"),
     }
     ask = Asking(model, spec, given)

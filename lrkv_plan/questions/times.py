@@ -11,8 +11,11 @@ from lrkv_plan.loader import load_all_hardware
 from lrkv_plan.questions.arguments import (
     Designs,
     Gpu,
+    Gpus,
     Model,
+    Models,
     Number,
+    Numbers,
     Texts,
     along_rank,
     asked_designs,
@@ -31,15 +34,15 @@ OVER = ("context_tokens", "batch_size", "rank", "query_tokens", "tp_size")
 
 
 def step_time(
-    model: Model,
+    model: Models,
     *,
-    gpu: Gpu,
+    gpu: Gpus,
     attention: Designs | None = None,
-    context_tokens: Number | None = None,
-    batch_size: Number | None = None,
+    context_tokens: Numbers | None = None,
+    batch_size: Numbers | None = None,
     query_tokens: Number | None = None,
-    tp_size: Number | None = None,
-    kv_dtype: str | None = None,
+    tp_size: Numbers | None = None,
+    kv_dtype: Texts | None = None,
     weight_dtype: str | None = None,
     weights: int | str | None = None,
     spec_dir: str | Path | None = None,
@@ -48,6 +51,7 @@ def step_time(
 
     Parameters
     ----------
+    model, gpu, context_tokens, batch_size, tp_size, kv_dtype : one, or several with rows for each.
     context_tokens : cached tokens per sequence; 8k or the model's maximum.
     batch_size, query_tokens, tp_size : 1 each.
     weights : of one GPU. [bytes, or text such as "14.99 GiB"]
@@ -60,12 +64,19 @@ def step_time(
     given = dict(locals())
     from lrkv_plan.latency.step import step_model
     from lrkv_plan.latency.step import step_time as time_of
+    from lrkv_plan.questions.alternatives import stacked
     from lrkv_plan.report.screens.step_time import StepsAnswer
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import steps_table
 
-    spec, hardware = load_model(model, spec_dir=spec_dir), load_gpu(gpu, spec_dir=spec_dir)
-    point = _point(spec, context_tokens, batch_size, query_tokens, tp_size)
+    several = stacked(step_time, given)
+    if several is not None:
+        return several
+    spec = load_model(given["model"], spec_dir=spec_dir)  # single values from here on
+    hardware = load_gpu(given["gpu"], spec_dir=spec_dir)
+    point = _point(
+        spec, given["context_tokens"], given["batch_size"], query_tokens, given["tp_size"]
+    )
     told: dict[str, Any] = {
         "kv_dtype": words.given(kv_dtype, "bf16"),
         "weight_dtype": weight_dtype,

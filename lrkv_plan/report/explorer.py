@@ -31,6 +31,7 @@ from lrkv_plan.report.screens.words import gpu_words, tokens
 from lrkv_plan.report.series.cache_vs_rank import widest_rank
 from lrkv_plan.report.series.capacity import default_contexts
 from lrkv_plan.report.tables import count
+from lrkv_plan.report.views.capacity import bounded
 from lrkv_plan.serving.engine import engine_record
 from lrkv_plan.serving.explore import (
     Explored,
@@ -202,6 +203,8 @@ def slider_grid(settled: Settled) -> SliderGrid:
     designs = [
         replace(one, is_covered=_is_covered(one, designs[:n])) for n, one in enumerate(designs)
     ]
+    rows = computed[formats[0]][0]["capacity"].values
+    left_out = rows[0].weights_left_out if rows else ()
     axes = (
         _axis(
             "rank", "LRKV rank per head", "rank", ranks,
@@ -218,7 +221,7 @@ def slider_grid(settled: Settled) -> SliderGrid:
         axes=axes,
         designs=tuple(designs),
         compared={name: _compared(designs, name) for name in (PLANNED, EQUAL)},
-        where=f"{model.name} on {_gpus(settled)}",
+        where=f"{bounded(left_out)}{model.name} on {_gpus(settled)}",
         own_cache=designs[0].measure("bytes_per_token_per_gpu").texts[0],
         command=_command(settled),
         chips=(*chips, *_chips(settled)),

@@ -182,7 +182,7 @@ def explorer_pictures(document: Document) -> dict[str, bytes]:
         "explore-users": users_figure(document.grid),
         "explore-steps": steps_figure(document.grid),
     }
-    return {key: picture(figure, "svg", width="double") for key, figure in figures.items()}
+    return {key: picture(figure, "svg") for key, figure in figures.items()}
 
 
 def table_files(document: Document) -> dict[str, bytes]:

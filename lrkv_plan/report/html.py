@@ -150,6 +150,8 @@ def _explorer(grid: SliderGrid) -> dict[str, Any]:
         "grid_refusals": _refusals(grid),
         "grid_lines": list(lines.values()),
         "has_equal": any(one.sets == (EQUAL,) for one in grid.designs),
+        "has_users": _is_known(grid, "total_sequences"),
+        "has_steps": _is_known(grid, "step_s"),
         "verdict": verdict(grid, grid.start, PLANNED),
         "start_command": start_command(grid),
         "column_chips": {key: n for n, chip in enumerate(grid.chips) for key in chip.columns},
@@ -157,6 +159,10 @@ def _explorer(grid: SliderGrid) -> dict[str, Any]:
         "start_text": _start_text,
         "start_value": lambda grid, measure: measure.values[measure.place(grid.start)],
     }
+
+
+def _is_known(grid: SliderGrid, key: str) -> bool:
+    return any(design.measure(key).refused is None for design in grid.designs)
 
 
 def start_command(grid: SliderGrid) -> str:

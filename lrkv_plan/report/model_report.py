@@ -18,6 +18,7 @@ from lrkv_plan.memory.side_by_side import cache_rows, params_rows, shard_rows, t
 from lrkv_plan.report.document import Document, Highlight, Part, Section, part_of
 from lrkv_plan.report.explorer import SliderGrid, slider_grid
 from lrkv_plan.report.request import Settled, ShownDesign, settle
+from lrkv_plan.report.screens.capacity import CapacityAsked
 from lrkv_plan.report.screens.crossover import CrossoverAnswer
 from lrkv_plan.report.screens.roofline import RooflineAnswer
 from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank
@@ -254,12 +255,14 @@ def capacity_parts(settled: Settled) -> tuple[Part, ...]:
 
     def table() -> Table:
         asked = [_at(deployment, context) for context in settled.contexts]
-        return capacity_table(request.model, capacity_answers(models, asked), None)
+        return capacity_table(
+            capacity_answers(models, asked), CapacityAsked(models=[request.model])
+        )
 
     def terms() -> Table:
         own = (design_label(request.model), request.model)
         answers = capacity_answers([own], [deployment])
-        return budget_table(request.model, answers)
+        return budget_table(answers, CapacityAsked(models=[request.model]))
 
     contexts = ",".join(map(str, settled.contexts))
     return (

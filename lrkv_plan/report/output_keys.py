@@ -128,6 +128,23 @@ _ROW_OF_PLAN: Shape = {
 }  # fmt: skip
 
 
+_TOLD: Shape = {
+    "model": str, "gpu": str, "kv_dtype": str, "tp_size": int | None, "context_tokens": int,
+    "batch_size": int | None,
+}  # fmt: skip
+
+
+def _stacked(answer: Answer) -> Answer:
+    """The answer, and what it is where arguments list several values."""
+    refused: Shape = {**_TOLD, "refused": str}
+    (inputs,) = answer.inputs
+    return dataclasses.replace(
+        answer,
+        inputs=(inputs, {"alternatives": Many(inputs)}),
+        rows=(*answer.rows, *({**_TOLD, **row} for row in answer.rows), refused),
+    )
+
+
 def _plan() -> Answer:
     timed = {**LOAD, **STEP_PARTS, "tokens_per_s_per_user": float}
     inputs = {
@@ -221,29 +238,42 @@ def _shard() -> Answer:
 
 _ADMITTED = {
     key: kind for key, kind in LOAD.items() if key != "meets_target"
-} | {"admitted_sequences": int, "admitted_binds": str}  # fmt: skip
+} | {
+    "admitted_sequences": int, "admitted_sequences_low": int, "admitted_sequences_high": int,
+    "admitted_binds": str,
+}  # fmt: skip
 
 
 def _capacity() -> Answer:
     row: Shape = {
         **_fields(CapacityRow, "budget", "population", "remarks", "weights_left_out"),
         "weights_left_out": list[str], "bound_by": str, "try": list[str], "refused": None,
+        "total_sequences_low": int, "total_sequences_high": int,
+        "layout": str | None, "other_layouts": list[str],
+    }  # fmt: skip
+    place: Shape = {
+        "model": str, "attention": str, "gpu": str | None, "tp_size": int, "context_tokens": int,
+        "kv_dtype": str,
     }  # fmt: skip
     refused: Shape = {
-        "attention": str, "tp_size": int, "context_tokens": int, "binds": Literal["refused"],
-        "bound_by": Literal["refused"], "refused": str,
+        **place, "binds": Literal["refused"], "bound_by": Literal["refused"], "refused": str,
     }  # fmt: skip
     nothing: Shape = {
-        **_null(_ADMITTED), "admitted_sequences": Literal[0],
-        "admitted_binds": Literal["time", "memory"],
+        **_null(_ADMITTED), "admitted_sequences": Literal[0], "admitted_sequences_low": int,
+        "admitted_sequences_high": int, "admitted_binds": Literal["time", "memory"],
+    }  # fmt: skip
+    longest: Shape = {
+        "pool_context_tokens": int, "pool_context_tokens_low": int, "pool_context_tokens_high": int,
     }  # fmt: skip
     term: Shape = {
-        "attention": str, "tp_size": int, "context_tokens": int, "stage": int, "term": str,
+        **place, "stage": int, "term": str,
         "n_bytes": int, "low_bytes": int | None, "high_bytes": int | None, "provenance": str,
     }  # fmt: skip
     uneven = _prefixed("population_", _fields(PopulationAccount))
-    rows = (row, row | uneven, row | _ADMITTED, row | nothing, refused, term)
-    return Answer(inputs=(_capacity_inputs(),), rows=rows)
+    rows = (row, row | uneven, row | _ADMITTED, row | nothing, row | longest, refused, term)
+    names = {"model": list[str], "gpu": list[str], "kv_dtype": list[str]}
+    one = _capacity_inputs()
+    return Answer(inputs=(one, {**one, "alternatives": names}), rows=rows)
 
 
 def _capacity_inputs() -> Shape:
@@ -419,7 +449,8 @@ def _hardware() -> Answer:
     row: Shape = {
         "name": str, "title": str, "generation": str, "mem_capacity_bytes": int,
         "mem_visible_bytes": int | None, "mem_bandwidth_bytes_per_s": float,
-        "bf16_flops_per_s": float | None, "fp8_flops_per_s": float | None,
+        "bf16_flops_per_s": float | None, "fp16_flops_per_s": float | None,
+        "fp8_flops_per_s": float | None,
         "l2_bytes": int | None, "link_bytes_per_s": float | None,
         "hourly_price_usd": float | None, "hourly_price_provider": str | None,
         "hourly_price_kind": str | None, "hourly_price_read_on": str | None,
@@ -607,14 +638,14 @@ def _step_stack() -> Answer:
 
 
 ANSWERS: dict[str, Callable[[], Answer]] = {
-    "plan": _plan,
+    "plan": lambda: _stacked(_plan()),
     "rank": _rank,
     "cache": _cache,
     "params": _params,
     "shard": _shard,
     "capacity": _capacity,
     "crossover": _crossover,
-    "step-time": _step_time,
+    "step-time": lambda: _stacked(_step_time()),
     "roofline": _roofline,
     "validate": _validate,
     "audit": _audit,

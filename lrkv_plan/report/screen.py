@@ -48,7 +48,8 @@ class Screen:
 
     ``verdict`` and ``foot`` are paragraphs. ``following`` are the words of commands to ask next.
     ``notes`` are said beside the screen, on stderr; all others wait for ``--explain``. Below
-    ``cards_below`` columns of width rows become cards.
+    ``cards_below`` columns of width rows become cards. ``picture`` draws lines of at most so many
+    columns, between table and foot.
     """
 
     verdict: Sequence[str]
@@ -58,6 +59,7 @@ class Screen:
     following: Sequence[Sequence[str]] = ()
     notes: Sequence[Note] = ()
     cards_below: int = 0
+    picture: Callable[[int], Sequence[str]] | None = None
 
 
 def printable(text: str) -> str:
@@ -101,6 +103,8 @@ def draw(screen: Screen, *, width: int = WIDTH, color: bool = False) -> str:
         drawn = list(_table(screen, width, paint))
         is_ruled = drawn[-1].startswith("─")
         lines += ["", *drawn, *([] if is_ruled or not (screen.foot or screen.following) else [""])]
+    if screen.picture is not None:
+        lines += [printable(line) for line in screen.picture(width)]
     foot = [line for one in screen.foot for line in wrapped(one, width)]
     lines += [paint(line, "dim") for line in foot]
     for index, words in enumerate(screen.following):
@@ -120,6 +124,8 @@ _UNITS = (
 )
 _GLUED = re.compile(
     rf"(?<=[0-9]) (?=(?:{_UNITS})(?![A-Za-z]))|(?<=\b[Rr]ank) (?=[0-9])|(?<=\bWhy:) (?=--)"
+    r"|(?<=\bTerms:) (?=--)|(?<=\b[TPDE]P) (?=[0-9])"
+    r"|(?<=[0-9]) (?=x [A-Za-z0-9])|(?<=[0-9] x) (?=[A-Za-z0-9])"
 )
 _RANGES = re.compile(r"\([0-9][0-9.,]* to [0-9][0-9.,]*\)")
 
@@ -212,7 +218,10 @@ def _padded(text: str, size: int, column: ScreenColumn) -> str:
 
 def _toned(column: ScreenColumn, row: Row, text: str, paint: Callable[[str, str], str]) -> str:
     tone = column.tone(row)
-    return text if tone is None else paint(text, tone)
+    if tone is None:
+        return text
+    told = text.rstrip()  # spaces at the end of a line are left out, so they stay unpainted
+    return paint(told, tone) + text[len(told) :]
 
 
 def _cards(

@@ -135,6 +135,9 @@ FITTED_KEYS = (
 
 
 def _short(inputs: Row) -> Row:
+    several = inputs.get("alternatives")
+    if isinstance(several, list):
+        return {**inputs, "alternatives": [_short(one) for one in several]}
     gpu = inputs.get("gpu")
     if not isinstance(gpu, Mapping):
         return inputs

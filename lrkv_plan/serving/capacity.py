@@ -121,10 +121,7 @@ def capacity_row(
         if budget is not None
         else (deployment.kv_memory_bytes or 0,) * parallel.pp_size
     )
-    told = settings
-    if settings.encoder_tokens is None:
-        told = replace(settings, encoder_tokens=model.encoder_tokens)
-    pool = pool_of(stored, stage_bytes, told, engine=deployment.engine, parallel=parallel)
+    pool = _pool(stored, stage_bytes, deployment)
     cores = n_replicas * parallel.dp_size
     total = cores * pool.max_sequences
     n_gpus = n_replicas * parallel.n_gpus
@@ -168,6 +165,63 @@ def capacity_row(
         beyond_model_maximum=settings.context_tokens > (model.max_context_tokens or 2**63),
         remarks=(*pool.remarks, *checkpoint_remarks(deployment)),
     )
+
+
+def _pool(stored: ModelSpec, stage_bytes: tuple[int, ...], deployment: Deployment) -> Pool:
+    settings = deployment.settings
+    if settings.encoder_tokens is None:
+        settings = replace(settings, encoder_tokens=stored.encoder_tokens)
+    return pool_of(
+        stored, stage_bytes, settings, engine=deployment.engine, parallel=deployment.parallel
+    )
+
+
+def sequences_between(
+    model: ModelSpec, deployment: Deployment, row: CapacityRow
+) -> tuple[int, int]:
+    """``total_sequences`` with every uncertain term of the budget at its worst and at its best."""
+    if row.budget is None:
+        return row.total_sequences, row.total_sequences
+    stored = as_stored(model, deployment.rank_alignment)
+    stages = row.budget.stages
+    pools = (
+        _pool(stored, tuple(of), deployment)
+        for of in ([s.kv_low_bytes for s in stages], [s.kv_high_bytes for s in stages])
+    )
+    cores = deployment.n_replicas * deployment.parallel.dp_size
+    low, high = (cores * pool.max_sequences for pool in pools)
+    return low, high
+
+
+def largest_context(
+    model: ModelSpec, deployment: Deployment, n_sequences: int = 1, *, end: int | None = None
+) -> int | None:
+    """The most tokens a sequence of which ``n_sequences`` fit on all GPUs; None where none fits.
+
+    Searched up to ``MOST_CONTEXT_TOKENS``, which is the answer where a cache does not grow.
+
+    Parameters
+    ----------
+    end : 0 with the budget at its worst, 1 at its best; as it is predicted when None.
+
+    Raises
+    ------
+    PlacementError, SpecError, UsageError
+        As ``capacity_row``.
+
+    Notes
+    -----
+    A longer sequence never takes fewer pages and never leaves more memory, so what fits does not
+    grow with the context, and bisection on ``capacity_row`` itself finds the last that does.
+    """
+
+    def unfit(tokens: int) -> Fraction:
+        longer = replace(deployment, settings=replace(deployment.settings, context_tokens=tokens))
+        row = capacity_row(model, longer)
+        held = row.total_sequences if end is None else sequences_between(model, longer, row)[end]
+        return Fraction(held < n_sequences)
+
+    return largest(range(1, MOST_CONTEXT_TOKENS + 1), unfit, Fraction(0))
 
 
 def _left_out(model: ModelSpec, deployment: Deployment) -> tuple[str, ...]:
@@ -218,6 +272,7 @@ def _account(pool: Pool, lengths: IntArray) -> PopulationAccount:
     )
 
 
+MOST_CONTEXT_TOKENS = 2**30  # no model or trace comes near
 MOST_TP_SIZE = 64  # the most GPUs of a kind that are advised or tried
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from lrkv_plan.attention.spec import divisors_of
-from lrkv_plan.errors import PlacementError, RequirementError, UsageError
+from lrkv_plan.errors import PlacementError, PlanError, RequirementError, UsageError
 from lrkv_plan.serving.capacity import MOST_TP_SIZE, CapacityRow, capacity_row, fitting_row
 from lrkv_plan.serving.deployment import Deployment
 from lrkv_plan.serving.load import LatencyTarget, admitted_by, timed_step
@@ -126,7 +126,7 @@ def with_layout(
         return Layout(deployment=deployment, row=row)
     if deployment.n_gpus is None:
         return _narrowest(model, deployment)
-    return _fullest(model, deployment, deployment.n_gpus, target, batch_size)
+    return ranked_layouts(model, deployment, deployment.n_gpus, target, batch_size)[0]
 
 
 def _narrowest(model: ModelSpec, deployment: Deployment) -> Layout:
@@ -142,39 +142,75 @@ def _narrowest(model: ModelSpec, deployment: Deployment) -> Layout:
     raise RequirementError(_nothing_fits(model, deployment, up_to, reason))
 
 
-def _fullest(
+def ranked_layouts(
     model: ModelSpec,
     deployment: Deployment,
     n_gpus: int,
     target: LatencyTarget,
-    batch_size: int | None,
-) -> Layout:
-    """Of the sizes up to ``n_gpus``, the one that serves most; the smaller of equals.
+    batch_size: int | None = None,
+) -> list[Layout]:
+    """Tensor-parallel sizes that fit on ``n_gpus``, the one that serves most first.
 
-    GPUs that are no whole replica stay idle, and the reason says so.
+    Of equals the smaller stands first. Sizes of other kinds stay as they are. GPUs that are no
+    whole replica stay idle, and the reason says so.
+
+    Raises
+    ------
+    RequirementError
+        If no sequence fits at any of them.
+    UsageError, SpecError
+        If a time is asked for that is not known at TP 1 either.
     """
-    best: Layout | None = None
-    most, reason = -1, "no size was tried"
-    for tp_size in _sizes(n_gpus):
-        whole = replace(_with_tp_size(deployment, tp_size), n_gpus=n_gpus // tp_size * tp_size)
+    found: list[tuple[int, Layout]] = []
+    reason = "no size was tried"
+    for whole in layouts_on(deployment, n_gpus):
         row, reason_here = fitting_row(model, whole)
         if row is None:
             reason = reason_here
             continue
         served = row.total_sequences
         if target.tpot_s is not None:
-            step = timed_step(model, whole, target)
+            try:
+                step = timed_step(model, whole, target)
+            except PlanError as error:
+                if whole.parallel.tp_size == 1:
+                    raise
+                reason = str(error)  # such as a GPU without a link
+                continue
             load = admitted_by(step, row, whole, target, batch_size)
             served = load.sequences if load is not None and load.meets_target else 0
-        if served > most:
-            best, most = Layout(deployment=whole, row=row), served
-    if best is None:
+        idle = n_gpus - row.n_gpus
+        left = f"; {idle} of {n_gpus} GPUs idle" if idle else ""
+        told = f"serves most sequences{left}"
+        found.append((served, Layout(deployment=whole, row=row, reason=told)))
+    if not found:
         raise RequirementError(
             _nothing_fits(model, deployment, f"any size up to {n_gpus} GPUs", reason)
         )
-    idle = n_gpus - best.row.n_gpus
-    left = f"; {idle} of {n_gpus} GPUs idle" if idle else ""
-    return replace(best, reason=f"serves most sequences{left}")
+    return [layout for _, layout in sorted(found, key=lambda one: -one[0])]
+
+
+def layouts_on(deployment: Deployment, n_gpus: int) -> list[Deployment]:
+    """Tensor-parallel sizes of which a replica stands on ``n_gpus``, each in all that there are."""
+    layouts = []
+    for tp_size in _sizes(n_gpus):
+        if _may_be(deployment.parallel, tp_size):
+            wider = _with_tp_size(deployment, tp_size)
+            each = wider.parallel.n_gpus
+            if each <= n_gpus:
+                layouts.append(replace(wider, n_gpus=n_gpus // each * each))
+    return layouts
+
+
+def widest_that_runs(model: ModelSpec, deployment: Deployment, n_gpus: int) -> Deployment:
+    """The deployment at the largest tensor-parallel size that can run, whether or not it fits."""
+    for whole in reversed(layouts_on(deployment, n_gpus)):
+        try:
+            capacity_row(model, whole)
+        except PlacementError:
+            continue
+        return whole
+    return deployment
 
 
 def _sizes(n_gpus: int) -> list[int]:

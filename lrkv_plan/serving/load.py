@@ -208,5 +208,36 @@ def admitted_by(
     )
 
 
+def admitted_between(
+    step: StepModel,
+    row: CapacityRow,
+    deployment: Deployment,
+    target: LatencyTarget,
+    held: tuple[int, int],
+) -> tuple[int, int]:
+    """Sequences served at the worst and at the best of memory and of the step's band.
+
+    Parameters
+    ----------
+    held : ``total_sequences`` with the budget at its worst and at its best.
+    """
+    n_replicas = deployment.n_replicas
+
+    def served(end: str, total: int) -> int:
+        most = total // n_replicas
+        if target.tpot_s is None or not most:
+            return total
+        limit = target.tpot_s * target.speculation.accepted_tokens
+
+        def time(batch: int) -> float:
+            one = step_time(step, row.context_tokens, batch, target.speculation.query_tokens)
+            return float(getattr(one, end))
+
+        fits = largest(range(1, most + 1), lambda b: Fraction(time(b) > limit), Fraction(0))
+        return n_replicas * (fits or 0)
+
+    return served("high_s", held[0]), served("low_s", held[1])
+
+
 def _per(price: float | None, factor: float) -> Any:
     return None if price is None else price * factor

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from lrkv_plan.cli.app import app
 from lrkv_plan.report.screen import milliseconds, with_band
-from tests.conftest import ENDINGS, HOSTILE
+from tests.conftest import ENDINGS, HOSTILE, written_report
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
@@ -267,6 +267,7 @@ def test_the_cache_format_is_a_slider_too(browser: Any, whole_report: Path) -> N
     (capacity,) = answer("capacity", "llama-3.1-8b", "--gpu", "h200", *place)
     assert int(shown(browser, 4)["max_sequences"][1]) == capacity["max_sequences"]
     assert browser.execute_script("return location.hash").endswith("&kv=fp8")
+    assert text_of(browser, "own-cache") == "64.0 KiB"  # 2 x 32 layers x 8 heads x 128 x 1 B
     assert text_of(browser, "command").endswith("--kv-dtype fp8")
 
 
@@ -396,6 +397,22 @@ def test_no_control_is_dead(browser: Any, whole_report: Path) -> None:
             control.send_keys(" ")
         is_changed = after != before  # pytest would print both pages
         assert is_changed, control.get_attribute("outerHTML")
+
+
+def test_what_cannot_be_computed_has_no_control(browser: Any, tmp_path: Path) -> None:
+    folder = written_report(tmp_path / "paper", "lrkv-paper-2.5b", "h200")
+    opened(browser, folder / "index.html", "desktop")
+    assert text_of(browser, "verdict-time").startswith("No step time: lrkv-paper-2.5b: ")
+    controls = browser.find_elements("css selector", ".controls input")
+    kinds = [one.get_attribute("id") or one.get_attribute("name") for one in controls]
+    assert kinds == [
+        "slider-rank", "slider-context_tokens", "slider-batch_size", "kv_dtype", "kv_dtype",
+        "equal",
+    ]  # fmt: skip
+    moved(browser, "context_tokens", 1)
+    (cache,) = answer("cache", "lrkv-paper-2.5b", "--context-tokens", "16k", "--batch-size", "1")
+    assert int(shown(browser, 0)["cache_bytes_per_gpu"][1]) == cache["cache_bytes_per_gpu"]
+    assert browser.get_log("browser") == []
 
 
 def test_a_click_on_a_curve_moves_its_slider(browser: Any, whole_report: Path) -> None:

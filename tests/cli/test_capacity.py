@@ -177,7 +177,7 @@ def test_a_folder_with_a_checkpoint_uses_its_headers(tmp_path: Path) -> None:
     result = run(*command, "--detail", "--format", "json")
     terms = {r["term"]: r["n_bytes"] for r in json.loads(result.stdout)["rows"]}
     assert terms["weights"] == -6_000_000
-    assert "6,000,000 B in the checkpoint" in run(*command).output
+    assert "6,000,000 B in the checkpoint" in run(*command, "--explain").output
     data = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(data[:-10])
     broken = run(*command)

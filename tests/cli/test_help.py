@@ -99,7 +99,7 @@ def test_panels_are_those_that_are_declared() -> None:
     text = run("plan", "--help", terminal_width=78).stdout
     question = text.split("Question\n")[1].split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in question] == [
-        "MODEL", "--gpu", "--attention", "--context-tokens", "--budget", "--batch-size",
+        "MODEL[,...]", "--gpu", "--attention", "--context-tokens", "--budget", "--batch-size",
         "--tpot-ms",
     ]  # fmt: skip
     assert question[0].endswith("required")

@@ -52,7 +52,7 @@ def assert_refused(arguments: list[str], message: str, code: int = 2) -> None:
           "--context-tokens", "8,192"], "8192, or 8 and 192?"),
         (["rank", "llama-3.1-8b", "--fit-sequences", "1,000", "--gpu", "h100-sxm"],
          "is it 1000, or 1 and 000?"),
-        ([*PLAN, "--context-tokens", "8k,32k"], "takes one value, not 2"),
+        ([*ROOFLINE, "--context-tokens", "8k,32k"], "takes one value, not 2"),
         # Where a list is allowed, plain lists stay lists and thousands are refused.
         ([*CAPACITY, "--context-tokens", "8,192"], "8192, or '8, 192' with spaces for a list"),
         ([*CAPACITY, "--context-tokens", "8,192,16,384"], "is it 819216384, or 8 and 192 and"),
@@ -92,7 +92,8 @@ def test_plain_lists_stay_lists() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*PLAN, "--gpu", "h200"], "--gpu is given twice: give one value"),
+        ([*PLAN, "--gpu", "h200"], "--gpu is given twice: write one list, such as --gpu A,B"),
+        ([*ROOFLINE, "--gpu", "h200"], "--gpu is given twice: give one value"),
         ([*CAPACITY, "--context-tokens", "8k", "--context-tokens", "32k"],
          "--context-tokens is given twice: write one list"),
         (["cache", "llama-3.1-8b", "-f", "json", "--format", "csv"], "--format is given twice"),
@@ -165,7 +166,7 @@ def test_one_row_has_one_load_and_one_scope() -> None:
     """8 replicas: 8 times the users and tokens of one (8 x 54 and 8 x 2,161), at its cost."""
     told = ["--tpot-ms", "30", "--gpu-hour-usd", "2.5"]
     (one,) = rows(*CAPACITY, *told)
-    (eight,) = rows(*CAPACITY, "--n-gpus", "8", *told)
+    (eight,) = rows(*CAPACITY, "--n-gpus", "8", "--tp-size", "1", *told)
     assert (one["total_sequences"], eight["total_sequences"]) == (54, 432)
     assert eight["admitted_sequences"] == 432
     assert eight["tokens_per_s"] == pytest.approx(8 * one["tokens_per_s"])

@@ -100,3 +100,13 @@ def test_a_profile_names_its_sources() -> None:
     sources, price = table.explain(table.rows[0])
     assert re.match(r"h100-sxm: .+ \(20\d\d-\d\d-\d\d\)", sources)
     assert re.match(r"  [0-9.]+ USD an hour: .+ read on 20\d\d", price)
+
+
+def test_a_gpu_without_bf16_shows_its_fp16_peak() -> None:
+    from lrkv_plan.loader import load_gpu
+    from lrkv_plan.report.views.specs import hardware_table
+
+    rows = hardware_table([load_gpu("t4"), load_gpu("ascend-910b2")]).rows
+    assert [row["bf16_flops_per_s"] for row in rows] == [None, 353.9e12]
+    column = next(c for c in hardware_screen(rows).columns if c.title == "16 bit, dense")
+    assert [column.text(row) for row in rows] == ["65 TFLOP/s", "353.9 TFLOP/s"]

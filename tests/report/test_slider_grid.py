@@ -292,3 +292,10 @@ def test_full_attention_stands_beside_an_own_design_that_is_another(
     designs = grid_of(model, context_tokens=4096).designs
     assert [one.role for one in designs[:2]] == roles
     assert sum(value(one, "attention", (0, 0, 0, 0))[0] == "mha" for one in designs) == 1
+
+
+def test_a_bound_is_called_one() -> None:
+    grid = grid_of("olmo-3.1-32b")
+    assert verdict(grid, grid.start, "planned")[0].startswith(
+        "Upper bound, weights leave out query and key norms that span all heads: olmo-3.1-32b on "
+    )

@@ -96,7 +96,7 @@ def hardware_screen(rows: Sequence[Row]) -> Screen:
             ScreenColumn(title="name", text=lambda row: str(row["name"]), is_number=False),
             ScreenColumn(title="memory", text=_of("mem_capacity_bytes", short_bytes)),
             ScreenColumn(title="bandwidth", text=_of("mem_bandwidth_bytes_per_s", _bytes_rate)),
-            ScreenColumn(title="bf16, dense", text=_of("bf16_flops_per_s", _flops_rate)),
+            ScreenColumn(title="16 bit, dense", text=_16_bit_rate),
             ScreenColumn(title="fp8", text=_of("fp8_flops_per_s", _flops_rate), drop=2),
             *prices,
             ScreenColumn(title="link, one way", text=_of("link_bytes_per_s", _bytes_rate), drop=3),
@@ -115,3 +115,9 @@ def _bytes_rate(value: float) -> str:
 
 def _flops_rate(value: float) -> str:
     return format_rate(value, "FLOP")
+
+
+def _16_bit_rate(row: Row) -> str:
+    """The bf16 peak; of a GPU without bf16 arithmetic the fp16 one."""
+    rate = row.get("bf16_flops_per_s") or row.get("fp16_flops_per_s")
+    return "-" if rate is None else _flops_rate(rate)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lrkv_plan.report.captions import caption, gpus
 from lrkv_plan.report.figures import Axis, Figure, Panel, Role, Series
+from lrkv_plan.report.screens.capacity import CapacityAsked
 from lrkv_plan.report.views.capacity import capacity_table
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def capacity_vs_context(model: ModelSpec, answers: Sequence[Answer]) -> Figure:
                 label=label,
             )
         )
-    described = capacity_table(model, answers, None)
+    described = capacity_table(answers, CapacityAsked(models=[model]))
     return Figure(
         kind="capacity-vs-context",
         title="Sequences that fit against their length",

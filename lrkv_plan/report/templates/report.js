@@ -138,7 +138,7 @@
       const index = axis < 0 ? -1 : grid.axes[axis].values.map(String).indexOf(word);
       if (index >= 0) state.at[axis] = index;
       else if (name === "equal" && word === "1" && byId("equal") !== null) state.equal = true;
-      else if (name === "along" && (word === "context" || word === "batch")) state.along = word;
+      else if (name === "along" && (word === "context" || word === "batch") && byId("plot-steps") !== null) state.along = word;
       else if (name === "hide" && (word === "" || word.split(",").every(function (one) { return lines.has(one); }))) {
         state.hidden = new Set(word === "" ? [] : word.split(","));
       } else unknown.push(name + "=" + word);
@@ -248,11 +248,11 @@
       drawn(svg, "line", { x1: left, x2: width - right, y1: y, y2: y, class: "rail" });
       drawn(svg, "text", { x: left - 6, y: y + 4, class: "tick end" }, tickText(tick));
     });
-    let last = -1e9;
-    values.forEach(function (_, n) {
+    const named = [];
+    [at].concat(values.map(function (_, n) { return n; })).forEach(function (n) {
       const words = grid.axes[axis].ticks[n], room = 12 + 7 * words.length;
-      if (xs[n] - last < room) return;
-      last = xs[n];
+      if (named.some(function (other) { return Math.abs(xs[n] - xs[other]) < room; })) return;
+      named.push(n);
       drawn(svg, "text", { x: xs[n], y: height - 8, class: "tick middle" }, words);
       drawn(svg, "line", { x1: xs[n], x2: xs[n], y1: height - bottom, y2: height - bottom + 4, class: "rail" });
     });
@@ -336,9 +336,13 @@
     });
   }
   function draw() {
-    plot("plot-users", CONTEXT, 1, lines({ y: "total_sequences", unit: "" }, CONTEXT), "Users that fit");
+    if (byId("plot-users") !== null) {
+      plot("plot-users", CONTEXT, 1, lines({ y: "total_sequences", unit: "" }, CONTEXT), "Users that fit");
+    }
+    if (byId("plot-steps") === null) return;
     const axis = state.along === "batch" ? BATCH : CONTEXT;
     plot("plot-steps", axis, 1e3, lines({ y: "step_s", low: "low_s", high: "high_s", unit: " ms" }, axis), "Decode step");
+    byId("steps-note").textContent = "; ribbons are bands, hatched where the batch does not fit";
     byId("steps-along").textContent = axis === BATCH
       ? "against the batch, at " + grid.axes[CONTEXT].texts[state.at[CONTEXT]]
       : "against the context, at batch " + grid.axes[BATCH].texts[state.at[BATCH]];
@@ -358,7 +362,10 @@
     });
     all("input[name=kv_dtype]").forEach(function (one) { one.checked = Number(one.value) === at[FORMAT]; });
     all("input[name=along]").forEach(function (one) { one.checked = one.value === state.along; });
-    if (byId("equal") !== null) byId("equal").checked = state.equal;
+    if (byId("equal") !== null) {
+      byId("equal").checked = state.equal;
+      byId("own-cache").textContent = text(own, "bytes_per_token_per_gpu", at);
+    }
     all("input[data-line]").forEach(function (box) {
       const design = grid.designs.find(function (one) { return one.line === box.dataset.line && inSet(one); });
       box.checked = !state.hidden.has(box.dataset.line);
@@ -409,7 +416,6 @@
       place.append(part);
     });
   }
-  byId("steps-note").textContent = "; ribbons are bands, hatched where the batch does not fit";
   function changed() { tell(""); write(); show(); }
 
   const sliders = all("input[data-axis]"), cells = all("td[data-design]");

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.notes import Note, definition, limit
+from lrkv_plan.report.screens.capacity import (
+    CapacityAsked,
+    budget_screen,
+    capacity_equations,
+    capacity_screen,
+    layout_words,
+)
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
 from lrkv_plan.report.views.specs import model_inputs
 from lrkv_plan.units import format_bytes
@@ -13,21 +21,20 @@ from lrkv_plan.units import format_bytes
 if TYPE_CHECKING:
     from lrkv_plan.serving.answers import Answer
     from lrkv_plan.serving.deployment import Deployment
-    from lrkv_plan.specs.lengths import Population
     from lrkv_plan.specs.model import ModelSpec
 
 
-def capacity_table(
-    model: ModelSpec, answers: Sequence[Answer], population: Population | None
-) -> Table:
+def capacity_table(answers: Sequence[Answer], asked: CapacityAsked) -> Table:
     """One row per deployment and design; users, times and costs are those of all GPUs together."""
     rows = [_row(answer) for answer in answers]
-    first = answers[0].deployment
-    return Table(
-        title=_title(model, answers),
-        inputs=_inputs(model, answers, population),
+    first, population = answers[0].deployment, asked.population
+    notes = tuple(dict.fromkeys(_remarks(answers, asked)))
+    table = Table(
+        title=_title(answers, asked),
+        inputs=_inputs(answers, asked),
         rows=rows,
         columns=(
+            *_varied(rows),
             Column(key="attention", title="design", is_number=False),
             Column(key="n_gpus", title="GPUs", text=count),
             Column(key="tp_size", title="TP", text=count),
@@ -43,18 +50,52 @@ def capacity_table(
             *(_POPULATION_COLUMNS if population is not None else ()),
             Column(key="bound_by", title="bound by", is_number=False),
         ),
-        notes=tuple(dict.fromkeys(_remarks(model, answers, population))),
+        notes=notes,
+        explain=lambda row: capacity_equations(answers[_place(rows, row)], asked),
+    )
+    bound = bounded(_left_out(answers), _bound_word(answers))
+    return replace(
+        table, screen=lambda: capacity_screen(answers, asked, _records(table.notes), bound)
     )
 
 
-def _title(model: ModelSpec, answers: Sequence[Answer]) -> str:
-    first = answers[0].deployment
-    gpu = first.hardware.name if first.hardware else "a stated pool"
-    left_out = _left_out(answers)
+def _place(rows: Sequence[Row], row: Row) -> int:
+    return next(index for index, one in enumerate(rows) if one is row)
+
+
+def _records(notes: Sequence[str | Note]) -> list[Note]:
+    return [note for note in notes if isinstance(note, Note)]
+
+
+def _varied(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """Model, GPU and cache format, where they differ."""
+    titles = {"model": "model", "gpu": "GPU", "kv_dtype": "cache"}
+    return tuple(
+        Column(key=key, title=title, is_number=False)
+        for key, title in titles.items()
+        if len({row[key] for row in rows}) > 1
+    )
+
+
+def _bound_word(answers: Sequence[Answer]) -> str:
+    return "Lower bound" if any(answer.is_smallest for answer in answers) else "Upper bound"
+
+
+def _title(answers: Sequence[Answer], asked: CapacityAsked) -> str:
     smallest = any(answer.is_smallest for answer in answers)
     what = "Fewest GPUs for" if smallest else "Capacity of"
-    bound = bounded(left_out) if not smallest else bounded(left_out, "Lower bound")
-    return f"{bound}{what} {model.name} on {gpu}, {first.engine}, {first.settings.kv_dtype} cache"
+    if asked.is_longest:
+        what = "Longest context of"
+    bound = bounded(_left_out(answers), _bound_word(answers))
+    models = ", ".join(dict.fromkeys(model.name for model in asked.models))
+    gpus = ", ".join(dict.fromkeys(_gpu(answer) for answer in answers))
+    formats = ", ".join(dict.fromkeys(answer.deployment.settings.kv_dtype for answer in answers))
+    return f"{bound}{what} {models} on {gpus}, {answers[0].deployment.engine}, {formats} cache"
+
+
+def _gpu(answer: Answer) -> str:
+    hardware = answer.deployment.hardware
+    return hardware.name if hardware else "a stated pool"
 
 
 def _left_out(answers: Sequence[Answer]) -> Sequence[str]:
@@ -121,11 +162,14 @@ def _price_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 def _row(answer: Answer) -> dict[str, Any]:
     if answer.row is None:
-        parallel = answer.deployment.parallel
+        deployment = answer.deployment
         return {
+            "model": answer.model and answer.model.name,
             "attention": answer.attention,
-            "tp_size": parallel.tp_size,
-            "context_tokens": answer.deployment.settings.context_tokens,
+            "gpu": deployment.hardware and deployment.hardware.name,
+            "tp_size": deployment.parallel.tp_size,
+            "context_tokens": deployment.settings.context_tokens,
+            "kv_dtype": deployment.settings.kv_dtype,
             "binds": "refused",
             "bound_by": "refused",
             "refused": answer.refused,
@@ -138,14 +182,34 @@ def _row(answer: Answer) -> dict[str, Any]:
     }
     flat["weights_left_out"] = list(row.weights_left_out)
     flat["bound_by"] = row.binds
+    low, high = answer.held_between
+    flat |= {
+        "total_sequences_low": low,
+        "total_sequences_high": high,
+        "layout": answer.layout,
+        "other_layouts": [
+            f"{layout_words(other)}: {other.served}" for other in answer.others
+        ],
+    }  # fmt: skip
+    if answer.pool_context_tokens is not None:
+        low, high = answer.context_between
+        flat |= {
+            "pool_context_tokens": answer.pool_context_tokens,
+            "pool_context_tokens_low": low,
+            "pool_context_tokens_high": high,
+        }
     if row.population is not None:
         flat |= {f"population_{key}": value for key, value in as_row(row.population).items()}
     admitted = answer.admitted
     if answer.is_timed:
         by = admitted.binds if admitted else "time" if row.max_sequences else "memory"
+        low, high = answer.admitted_between
         flat |= {
             "admitted_sequences": admitted.sequences if admitted else 0,
+            "admitted_sequences_low": low,
+            "admitted_sequences_high": high,
             "admitted_binds": by,
+            "time_basis": admitted.time_basis if admitted else None,
             **{key: getattr(admitted, key, None) for key in _ADMITTED},
         }
         if by == "time":
@@ -159,13 +223,15 @@ _ADMITTED = (
 )  # fmt: skip
 
 
-def _remarks(
-    model: ModelSpec, answers: Sequence[Answer], population: Population | None
-) -> Iterator[str | Note]:
-    for context in dict.fromkeys(a.deployment.settings.context_tokens for a in answers):
-        yield from beyond_maximum(model, context)
+def _remarks(answers: Sequence[Answer], asked: CapacityAsked) -> Iterator[str | Note]:
+    population = asked.population
+    for answer in answers:
+        if answer.model is not None:
+            yield from beyond_maximum(answer.model, answer.deployment.settings.context_tokens)
+    several = {key: len({of(answer) for answer in answers}) > 1 for key, of in _ABOUT.items()}
     for answer in answers:
         where = f"{answer.attention}, TP {answer.deployment.parallel.tp_size}"
+        where = ", ".join([*(of(answer) for key, of in _ABOUT.items() if several[key]), where])
         if answer.refused:
             yield Note(kind="refusal", subject=where, text=answer.refused)
         if answer.to_try:
@@ -187,16 +253,25 @@ def _remarks(
     yield from (
         Note(kind="provenance", text=note) for answer in answers for note in answer.rests_on
     )
-    first = answers[0].deployment
-    gpu = None if first.hardware is None else first.hardware.name
-    yield from price_note(gpu, first.usd_per_gpu_hour, first.price_source)
+    for answer in answers:
+        deployment = answer.deployment
+        gpu = None if deployment.hardware is None else deployment.hardware.name
+        yield from price_note(gpu, deployment.usd_per_gpu_hour, deployment.price_source)
     if population is not None:
         yield definition(
             f"{population.n_sequences:,} sequences of {population.name}: admitted in arrival "
             "order, against an estimate with all of them at the mean length"
         )
         yield from population.remarks
-    yield from model.remarks
+    for model in asked.models:
+        yield from model.remarks
+
+
+_ABOUT: dict[str, Callable[[Answer], str]] = {
+    "model": lambda answer: answer.model.name if answer.model else "",
+    "gpu": _gpu,
+    "kv_dtype": lambda answer: f"{answer.deployment.settings.kv_dtype} cache",
+}
 
 
 def _budget_range(answers: Sequence[Answer]) -> str:
@@ -213,13 +288,22 @@ def _budget_range(answers: Sequence[Answer]) -> str:
     )
 
 
-def _inputs(
-    model: ModelSpec, answers: Sequence[Answer], population: Population | None
-) -> dict[str, Any]:
+def _inputs(answers: Sequence[Answer], asked: CapacityAsked) -> dict[str, Any]:
+    """What was asked; of several models, GPUs or formats the first whole, and all by name."""
+    combined = {
+        key: list(dict.fromkeys(of(answer) for answer in answers))
+        for key, of in (
+            ("model", _ABOUT["model"]),
+            ("gpu", _gpu),
+            ("kv_dtype", lambda answer: answer.deployment.settings.kv_dtype),
+        )
+    }
+    is_several = any(len(names) > 1 for names in combined.values())
     return {
-        "model": model_inputs(model),
+        "model": model_inputs(asked.models[0]),
         **deployment_inputs(answers[0].deployment),
-        "population": population and population.name,
+        "population": asked.population and asked.population.name,
+        **({"alternatives": combined} if is_several else {}),
     }
 
 
@@ -250,7 +334,7 @@ def price_note(gpu: str | None, usd: float | None, source: str | None) -> Iterat
         yield Note(kind="provenance", subject=gpu, text=told)
 
 
-def budget_table(model: ModelSpec, answers: Sequence[Answer]) -> Table:
+def budget_table(answers: Sequence[Answer], asked: CapacityAsked) -> Table:
     """Every term of each memory budget, with what it rests on."""
     rows = [row for answer in answers for row in _budget_rows(answer)]
     remarks = [
@@ -261,12 +345,19 @@ def budget_table(model: ModelSpec, answers: Sequence[Answer]) -> Table:
     ]
     if not rows:
         remarks.append("the pool was stated (--kv-memory), so there is no budget to show")
-    return Table(
-        title=f"{bounded(_left_out(answers))}Memory budget of {model.name}, one GPU of each "
-        "pipeline stage",
-        inputs=_inputs(model, answers, None),
+    bound = bounded(_left_out(answers))
+    models = ", ".join(dict.fromkeys(model.name for model in asked.models))
+    own = (remark for model in asked.models for remark in model.remarks)
+    refusals = (
+        note for note in _remarks(answers, asked)
+        if isinstance(note, Note) and note.kind == "refusal"
+    )  # fmt: skip
+    table = Table(
+        title=f"{bound}Memory budget of {models}, one GPU of each pipeline stage",
+        inputs=_inputs(answers, replace(asked, population=None)),
         rows=rows,
         columns=(
+            *_varied(rows),
             Column(key="attention", title="design", is_number=False),
             Column(key="tp_size", title="TP", text=count),
             Column(key="stage", title="stage", text=count),
@@ -276,8 +367,12 @@ def budget_table(model: ModelSpec, answers: Sequence[Answer]) -> Table:
             Column(key="high_bytes", title="at best", text=format_bytes),
             Column(key="provenance", title="rests on", is_number=False),
         ),
-        notes=tuple(dict.fromkeys((*remarks, *model.remarks))),
+        notes=tuple(dict.fromkeys((*refusals, *remarks, *own))),
+        explain=lambda row: [f"{row['term']}: {row['n_bytes']:,} B, {row['provenance']}"],
     )
+    if not rows:
+        return table
+    return replace(table, screen=lambda: budget_screen(answers, rows, bound, _records(table.notes)))
 
 
 def _budget_rows(answer: Answer) -> Iterator[dict[str, Any]]:
@@ -285,9 +380,12 @@ def _budget_rows(answer: Answer) -> Iterator[dict[str, Any]]:
         return
     for index, stage in enumerate(answer.row.budget.stages):
         place = {
+            "model": answer.row.model,
             "attention": answer.attention,
+            "gpu": answer.row.gpu,
             "tp_size": answer.row.tp_size,
             "context_tokens": answer.row.context_tokens,
+            "kv_dtype": answer.row.kv_dtype,
             "stage": index,
         }
         for term in stage.terms:

@@ -100,6 +100,7 @@ def hardware_table(profiles: Sequence[HardwareProfile]) -> Table:
             "mem_visible_bytes": profile.mem_visible_bytes,
             "mem_bandwidth_bytes_per_s": profile.mem_bandwidth_bytes_per_s,
             "bf16_flops_per_s": profile.peak_flops_per_s.get("bf16"),
+            "fp16_flops_per_s": profile.peak_flops_per_s.get("fp16"),
             "fp8_flops_per_s": profile.peak_flops_per_s.get("fp8"),
             "l2_bytes": profile.l2_bytes,
             "link_bytes_per_s": profile.link and profile.link.bandwidth_bytes_per_s,
