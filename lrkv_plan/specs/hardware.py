@@ -24,6 +24,14 @@ from lrkv_plan.schema import (
     Source,
     Url,
 )
+from lrkv_plan.specs.fitted import Efficiency, FittedEntry, PointCount, Seconds
+from lrkv_plan.specs.layer_constants import (
+    ExchangeConstants,
+    ExpertConstants,
+    MatrixConstants,
+    ProductConstants,
+    RecurrentConstants,
+)
 from lrkv_plan.specs.model import Sources
 
 
@@ -36,43 +44,7 @@ def _known_kernel(name: str) -> str:
 
 KernelName = Annotated[str, AfterValidator(_known_kernel)]
 MAX_QUERY_HEADS = 65_536
-
-Seconds = Annotated[float, Field(gt=0, le=10)]
-Efficiency = Annotated[float, Field(gt=0, le=50)]  # above 1: a cached set, or fp8 arithmetic
-ErrorShare = Annotated[float, Field(ge=0, le=100)]
-PointCount = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 QueryHeads = Annotated[int, Field(strict=True, ge=1, le=MAX_QUERY_HEADS)]
-Factor = Annotated[float, Field(gt=0, le=100)]
-
-
-class FittedEntry(Frozen):
-    """Where fitted constants come from, and how well they predict what they were not fitted on.
-
-    ``held_out_by``: whole head configurations were left out, or (too few of them) single rows;
-    ``design``: points, ranks, head counts and contexts set aside before measuring; ``none``: the
-    errors are of the fitted points themselves.
-    ``band90`` are factors on a predicted time: 90 % of held-out measurements lie between
-    ``predicted * low`` and ``predicted * high``.
-    """
-
-    identified: tuple[Name, ...]
-    n_points: PointCount
-    held_out_by: Literal["heads", "rows", "design", "none"]
-    held_out_median_error: ErrorShare
-    held_out_p90_error: ErrorShare
-    band90: tuple[Factor, Factor]
-    backend: Name
-    backend_version: Name | None = None
-    source: Remark
-    licence: Name
-    remark: Remark | None = None
-
-    @field_validator("band90")
-    @classmethod
-    def _ordered(cls, band: tuple[float, float]) -> tuple[float, float]:
-        if band[0] > band[1]:
-            raise ValueError(f"low {band[0]} exceeds high {band[1]}")
-        return band
 
 
 class KernelConstants(FittedEntry):
@@ -200,6 +172,11 @@ class HardwareProfile(Frozen):
     source: Sources = ()  # shipped files name theirs
     kernels: tuple[KernelConstants, ...] = ()
     allreduce: tuple[AllReduceConstants, ...] = ()
+    matrices: tuple[MatrixConstants, ...] = ()
+    experts: tuple[ExpertConstants, ...] = ()
+    products: tuple[ProductConstants, ...] = ()
+    exchanges: tuple[ExchangeConstants, ...] = ()
+    recurrent: tuple[RecurrentConstants, ...] = ()
 
     @property
     def matmul_peak(self) -> str:
@@ -292,9 +269,11 @@ def _entry_lines(entry: BaseModel) -> list[str]:
 
 
 _FIRST = (
-    "kernel", "n_gpus", "kv_dtype", "backend", "backend_version", "preferred", "regime",
-    "query_heads_per_kv_head", "head_dims", "form", "t0_s", "beta", "phi", "link_efficiency",
-    "two_shot_s", "work_unit_s", "full_work_units",
+    "engine", "kind", "implementation", "format", "kernel", "n_gpus", "ranks", "nodes",
+    "kv_dtype", "backend", "backend_version", "preferred", "regime", "query_heads_per_kv_head",
+    "head_dims", "form", "hidden_size", "t0_s", "beta", "phi", "link_efficiency", "two_shot_s",
+    "work_unit_s", "full_work_units", "peak", "tau_s_per_element", "expert_s", "hot_beta",
+    "head_s", "token_scale", "token_s", "conv_t0_s", "conv_beta",
 )  # fmt: skip
 
 
