@@ -59,6 +59,8 @@ def expert_model(
     engine: str,
     format_name: str,
     relatives: Sequence[HardwareProfile] = (),
+    *,
+    own_table: bool = False,
 ) -> ExpertModel:
     """The constants to use for the experts of one engine in one weight format.
 
@@ -72,7 +74,7 @@ def expert_model(
     ('datasheet', 2.7e-05)
     """
     asked = operand_format(format_name)
-    found = find(hardware, "experts", engine, asked.name, relatives=relatives)
+    found = find(hardware, "experts", engine, asked.name, relatives=relatives, own_table=own_table)
     if found is None:
         return _datasheet(hardware, engine, asked)
     entry, bandwidth = found.entry, hardware.mem_bandwidth_bytes_per_s
@@ -178,7 +180,8 @@ def active_experts(
     """
     check_numbers(n_experts=n_experts, top_k=top_k, tokens=tokens)
     left: Any = 1 - top_k / n_experts
-    return n_experts * (1 - left ** (tokens**exponent))
+    touched: Number = n_experts * (1 - left ** (tokens**exponent))
+    return touched
 
 
 def fullest_rank(mean: Number, ep_size: int, most: Number | None = None) -> Number:
@@ -211,7 +214,8 @@ def fullest_rank(mean: Number, ep_size: int, most: Number | None = None) -> Numb
     if is_array(mean) or is_array(most):
         import numpy as np
 
-        largest: Any = mean + np.sqrt(2 * mean * np.maximum(free, 0.0) * math.log(ep_size))
-        return largest if most is None else np.minimum(largest, most)
-    largest = mean + math.sqrt(2 * mean * max(free, 0.0) * math.log(ep_size))
-    return largest if most is None else min(largest, most)
+        largest = mean + np.sqrt(2 * mean * np.maximum(free, 0.0) * math.log(ep_size))
+        bounded: Number = largest if most is None else np.minimum(largest, most)
+        return bounded
+    fullest: Number = mean + math.sqrt(2 * mean * max(free, 0.0) * math.log(ep_size))
+    return fullest if most is None else min(fullest, most)

@@ -53,11 +53,13 @@ _WEIGHT_ONLY = MatrixPrior(
     t0_s=16e-6, beta=0.92, phi=0.75, tau_s_per_element=1.2e-9, band90=(0.65, 1.6)
 )
 _FP8 = MatrixPrior(t0_s=6e-6, beta=0.80, phi=0.63, tau_s_per_element=0.75e-9, band90=(0.75, 1.35))
+_FP8_BLOCK = MatrixPrior(t0_s=7e-6, beta=0.87, phi=0.62, tau_s_per_element=1e-9, band90=(0.7, 1.45))
 _FP4 = MatrixPrior(t0_s=5e-6, beta=0.77, phi=0.45, tau_s_per_element=0.7e-9, band90=(0.75, 1.35))
 _BF16 = MatrixPrior(t0_s=4e-6, beta=0.83, phi=0.83, tau_s_per_element=0.15e-9, band90=(0.8, 1.25))
 PRIORS = {
-    "fp32": _BF16, "bf16": _BF16, "fp8": _FP8, "fp8_block": _FP8, "nvfp4": _FP4, "mxfp4": _FP4,
-    "mxfp4_mxfp8": _FP4, "int8_wo": _WEIGHT_ONLY, "int4_wo": _WEIGHT_ONLY, "sq": _FP8,
+    "fp32": _BF16, "bf16": _BF16, "fp8": _FP8, "fp8_block": _FP8_BLOCK, "nvfp4": _FP4,
+    "mxfp4": _FP4, "mxfp4_mxfp8": _FP4, "int8_wo": _WEIGHT_ONLY, "int4_wo": _WEIGHT_ONLY,
+    "sq": _FP8,
 }  # fmt: skip
 OTHER_VENDOR_FACTOR = 1.25  # the priors are NVIDIA's
 
@@ -67,6 +69,8 @@ def matrix_model(
     engine: str,
     format_name: str,
     relatives: Sequence[HardwareProfile] = (),
+    *,
+    own_table: bool = False,
 ) -> MatrixModel:
     """The constants to use for the matrices of one engine in one weight format.
 
@@ -80,6 +84,8 @@ def matrix_model(
         One of ``operands.OPERAND_FORMATS``.
     relatives
         Other profiles, which may lend their constants; shares refer to this GPU's own figures.
+    own_table
+        Constants of the engine's own benchmark even where another's stand for what it runs.
 
     Raises
     ------
@@ -96,7 +102,7 @@ def matrix_model(
     ('datasheet', 4e-06, 0.83)
     """
     asked = operand_format(format_name)
-    found = find(hardware, "matrices", engine, asked.name, relatives=relatives)
+    found = find(hardware, "matrices", engine, asked.name, relatives=relatives, own_table=own_table)
     if found is None:
         return _datasheet(hardware, engine, asked)
     entry = found.entry

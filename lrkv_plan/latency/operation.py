@@ -116,16 +116,20 @@ def find(
     format_name: str = "",
     *,
     relatives: Sequence[HardwareProfile] = (),
+    own_table: bool = False,
     **wanted: Any,
 ) -> Found[Any] | None:
     """The constants of an operation (a list of the profile) for one engine; None where none are.
 
+    ``own_table`` leaves ``stand_ins`` aside: what the engine's benchmark showed, not what it runs.
     ``wanted`` are further fields that an entry must have, such as ``kind``.
     """
     runs = SAME_KERNELS.get(engine, engine)
     notes: tuple[str, ...] = ()
     factor, basis, t0_s = 1.0, "measured", None
-    instead = stand_in(operation, runs, format_name, hardware.generation)
+    instead = None
+    if not own_table:
+        instead = stand_in(operation, runs, format_name, hardware.generation)
     fields = {"format": format_name, **wanted} if format_name else dict(wanted)
     if instead is not None:
         lender, t0_s = instead.take_engine or runs, instead.t0_s

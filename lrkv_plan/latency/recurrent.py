@@ -87,6 +87,19 @@ def recurrent_model(
     )
 
 
+def conv_update_bytes(channels: Number, conv_width: Number, sequences: Number) -> Number:
+    """Bytes that one convolution update moves: its window read and written, a row in and out.
+
+    Scalars of 16 bit; the window keeps ``conv_width - 1`` rows of every channel.
+
+    Examples
+    --------
+    >>> conv_update_bytes(1000, 4, 2)      # 1000 channels x 2 B x (2 x 3 + 2) x 2 sequences
+    32000
+    """
+    return channels * sequences * 4 * conv_width
+
+
 def recurrent_time(model: RecurrentModel, state_bytes: Number, conv_bytes: Number) -> OperationTime:
     """The time of one update of one layer.
 
