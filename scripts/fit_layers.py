@@ -150,6 +150,46 @@ def print_groups(groups: list[Fitted]) -> None:
             )
 
 
+def print_carrying(groups: list[Fitted]) -> None:
+    """By what factor bands must widen where constants are taken from elsewhere.
+
+    The factor with which the lender's band holds 90 % of the judged rows of another table; the
+    quantiles are over pairs of tables of one format.
+    """
+    needed: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for samples, _ in groups:
+        for lender, lent in groups:
+            kind = _kinship(samples, lender)
+            rows = samples.part == samples.judged
+            if kind is None or rows.sum() < 30:
+                continue
+            predicted = samples.predict(samples.model_of(lent.constants), rows)
+            ratio = np.quantile(samples.time_s[rows] / predicted, (0.05, 0.95))
+            factor = max(lent.band90[0] / ratio[0], ratio[1] / lent.band90[1], 1.0)
+            needed[samples.operation, kind].append(factor)
+    print("\nfactor by which a lender's band must widen: median and 80 % over pairs of tables")
+    for (operation, kind), factors in sorted(needed.items()):
+        low, high = np.quantile(factors, (0.5, 0.8))
+        print(f"{operation}, {kind}: {len(factors)} pairs, {low:.2f}, {high:.2f}")
+
+
+def _kinship(one: LayerSamples, other: LayerSamples) -> str | None:
+    """How two groups of one operation and format are related."""
+    if one is other or one.operation not in ("matrices", "experts", "products"):
+        return None
+    if (one.operation, one.format) != (other.operation, other.format):
+        return None
+    if SEVERAL.keys() & {one.gpu, other.gpu}:
+        return None
+    same_gpu, same_engine = one.gpu == other.gpu, one.engine == other.engine
+    same_generation = profile_of(one.gpu).generation == profile_of(other.gpu).generation
+    if same_gpu:
+        return "another engine"
+    if same_engine:
+        return "generation" if same_generation else "another generation"
+    return None
+
+
 def small_kernel_text(samples: list[SmallKernelSamples]) -> str:
     """The shared table of small kernels."""
     lines = [
@@ -202,6 +242,7 @@ def main() -> int:
     tables = [table for table in read if table is not None]
     groups = with_updates(list(fitted_groups(tables)))
     print_groups(groups)
+    print_carrying(groups)
     small = [s for table in tables for s in small_kernel_samples(table)]
     if arguments.write:
         write(groups)

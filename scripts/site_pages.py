@@ -27,6 +27,7 @@ from lrkv_plan.cli.app import app
 # Examples that need something of yours, or minutes: shown, not run when the site is built.
 NOT_RUN = {
     "calibrate evaluate": "a table of measured calls",
+    "calibrate evaluate-layers": "a table of measured operations",
     "calibrate fit": "the folder of a calibration run",
     "calibrate run": "torch and the time that it is given",
     "calibrate show": "the folder of a calibration run",

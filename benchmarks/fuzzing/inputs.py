@@ -31,6 +31,7 @@ from tests.specs.test_traces import AZURE_2023, AZURE_2024, BURST_2, BURST_8, MO
 
 CLAIMS = Path(__file__).resolve().parent.parent.parent / "claims"
 KERNEL_SAMPLE = CLAIMS.parent / "tests" / "golden" / "kernel_sample.csv"
+LAYER_SAMPLES = KERNEL_SAMPLE.parent / "layers"
 Files = dict[str, Content]
 
 
@@ -145,6 +146,21 @@ def _samples(chance: random.Random) -> dict[str, bytes]:
 
 
 @functools.cache
+def _operations_measured() -> list[list[list[str]]]:
+    return [
+        list(csv.reader(io.StringIO(p.read_text()))) for p in sorted(LAYER_SAMPLES.glob("*.csv"))
+    ]
+
+
+def _operations(chance: random.Random) -> dict[str, bytes]:
+    """Ten measured operations of a layer."""
+    header, *rows = chance.choice(_operations_measured())
+    text = io.StringIO()
+    csv.writer(text).writerows([header, *chance.sample(rows, 10)])
+    return {"o.csv": text.getvalue().encode()}
+
+
+@functools.cache
 def _run_folder() -> dict[str, bytes]:
     """What a run leaves, with the times of a made-up device."""
     with tempfile.TemporaryDirectory() as folder:
@@ -232,6 +248,7 @@ SOURCES = {
             "calibrate fit s.csv --gpu h200 -o fitted --force",
         ],
     ),
+    "operations": Source(3, _operations, ["calibrate evaluate-layers o.csv"]),
     "run folder": Source(
         5, lambda _: dict(_run_folder()),
         [

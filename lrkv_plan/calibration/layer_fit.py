@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MIN_ROWS = 8
 N_FOLDS = 5
-RESIDUAL_SCALE = 0.05  # relative errors beyond this count less than quadratically
+RESIDUAL_SCALE = 0.015  # relative errors beyond this count by their size, not its square
 IDENTIFIED_BELOW = 0.5  # posterior over prior width
 # Beyond these a fit has run off: starts and tau as factors on the prior, beta as it is.
 PLAUSIBLE = {

@@ -68,7 +68,7 @@ class LayerSamples:
     shape: npt.NDArray[Any]
     model_of: Callable[[Constants], Any]
     shipped: Callable[[Sequence[HardwareProfile]], Any]
-    predict: Callable[[Any, Any], FloatArray]
+    predict: Callable[[Any, Any], Any]
     fitted: tuple[str, ...]
     judged: str
     held_out_by: str
@@ -95,7 +95,8 @@ def _groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[Any, ..
 
 
 def _array(group: pd.DataFrame, name: str) -> FloatArray:
-    return group[name].to_numpy(dtype=float)
+    values: FloatArray = group[name].to_numpy(dtype=float)
+    return values
 
 
 def _shape(*columns: FloatArray) -> npt.NDArray[Any]:
@@ -139,9 +140,7 @@ def matrix_samples(
             time_s=_array(group, "latency_us") * 1e-6, part=part, shape=_shape(n, k),
             model_of=_matrix_of(profile_of, gpu, name),
             shipped=_shipped(matrix_model, profile_of, gpu, _engine(engine), name, own_table=True),
-            predict=lambda model, rows, m=m, n=n, k=k: (
-                matrix_time(model, m[rows], n[rows], k[rows]).time_s
-            ),
+            predict=_matrix_predictor(m, n, k),
             fitted=("cold", "l2", "unstated") if few else ("cold",), judged="cold",
             held_out_by="shapes", version=_version(group),
             remark="few rows are surely read from memory: fitted to rows of any state from 1 MB"
@@ -161,6 +160,15 @@ def _matrix_of(profile_of: ProfileOf, gpu: str, name: str) -> Callable[[Constant
         )  # fmt: skip
 
     return model_of
+
+
+def _matrix_predictor(
+    m: FloatArray, n: FloatArray, k: FloatArray
+) -> Callable[[MatrixModel, Any], Any]:
+    def predict(model: MatrixModel, rows: Any) -> Any:
+        return matrix_time(model, m[rows], n[rows], k[rows]).time_s
+
+    return predict
 
 
 def _shipped(
@@ -291,16 +299,26 @@ def product_samples(
             operation="products", gpu=gpu, engine=_engine(engine), format=dtype,
             time_s=_array(group, "latency_us") * 1e-6, part=np.full(len(group), "all"),
             shape=_shape(heads),
-            model_of=lambda constants: ProductModel(
-                engine="", basis="", band90=(1, 1), **constants
-            ),
+            model_of=_product_of,
             shipped=_shipped(product_model, profile_of, gpu, _engine(engine), dtype),
-            predict=lambda model, rows, heads=heads, tokens=tokens: (
-                product_time(model, tokens[rows], heads[rows]).time_s
-            ),
+            predict=_product_predictor(heads, tokens),
             fitted=("all",), judged="all",
             held_out_by="heads", version=_version(group),
         )  # fmt: skip
+
+
+def _product_of(constants: Constants) -> ProductModel:
+    return ProductModel(
+        engine="", basis="", band90=(1, 1), t0_s=constants["t0_s"], head_s=constants["head_s"],
+        token_scale=constants["token_scale"],
+    )  # fmt: skip
+
+
+def _product_predictor(heads: FloatArray, tokens: FloatArray) -> Callable[[ProductModel, Any], Any]:
+    def predict(model: ProductModel, rows: Any) -> Any:
+        return product_time(model, tokens[rows], heads[rows]).time_s
+
+    return predict
 
 
 def recurrent_samples(

@@ -72,3 +72,40 @@ def evaluate(
         held_out=held_out,
     )
     return evaluation_table(samples.name, held_out, found)
+
+
+@app.command("evaluate-layers")
+@writes_table
+def evaluate_layers(
+    tables: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE.csv[.gz]|FOLDER",
+            help="Measured operations of a layer: matrices, experts, products, exchanges, "
+            "recurrent updates, small kernels or whole MLA layers; columns say which.",
+        ),
+    ],
+    held_out: Annotated[
+        bool,
+        typer.Option(
+            "--held-out", help="Refit with whole shapes left out (needs scipy; a minute)."
+        ),
+    ] = False,
+    spec_dir: SpecDirOption = None,
+) -> Table:
+    """Errors of the shipped constants against tables of measured layer operations.
+
+    Example: lrkv-plan calibrate evaluate-layers matrices.csv --format json
+    """
+    from lrkv_plan.calibration.evaluate_layers import evaluate_layers as evaluate_tables
+    from lrkv_plan.loader import load_all_hardware, load_hardware
+    from lrkv_plan.report.views.layers import layer_evaluation_table
+
+    @cache
+    def profile_of(gpu: str) -> "HardwareProfile":
+        return load_hardware(gpu.replace("_", "-"), spec_dir=spec_dir)
+
+    found, unknown = evaluate_tables(
+        tables, profile_of, relatives=load_all_hardware(spec_dir), held_out=held_out
+    )
+    return layer_evaluation_table(tables.name, held_out, found, unknown)

@@ -36,7 +36,7 @@ def attention_basis(model: StepModel) -> Basis:
 def basis_by_term(model: StepModel, step: StepTime) -> Iterator[tuple[str, Basis, Any]]:
     """(term, evidence, seconds) of each term of a step."""
     yield "attention", attention_basis(model), step.attention_s
-    yield "matrices", weakest(model.matrix_basis), step.matrices_s
+    yield "matrices", weakest(one.basis for one in model.matrix_models), step.matrices_s
     if model.work.linear.products:
         yield "products", evidence(model.product_basis), step.products_s
     if model.experts:

@@ -71,5 +71,5 @@ def operand_format(name: str) -> OperandFormat:
     if found is None:
         hint = did_you_mean(name, list(OPERAND_FORMATS))
         known = ", ".join(OPERAND_FORMATS)
-        raise UsageError(f"format {shown(name)} of a matrix is unknown{hint} known: {known}")
+        raise UsageError(f"format {shown(name)} of a matrix is unknown{hint}; known: {known}")
     return found

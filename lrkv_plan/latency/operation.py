@@ -72,11 +72,14 @@ def check_numbers(**values: Number) -> None:
             raise UsageError(f"{name} {value!r}: must be numbers from 0")
 
 
-# How far constants carry, as factors on both ends of a band: each holds 90 % of the rows of
-# another table (``scripts/fit_layers.py`` prints it).
+# How far constants carry, as factors on both ends of a band: what holds 90 % of the rows of four in
+# five other tables (``scripts/fit_layers.py`` prints it).
 GENERATION_FACTOR = 1.10
 ENGINE_FACTOR = 1.25
-OTHER_GENERATION_FACTOR = 1.30
+OTHER_GENERATION_FACTOR = 1.40
+# Expert kernels differ by engine more than by GPU.
+ENGINE_FACTORS = {"experts": 1.65}
+OTHER_GENERATION_FACTORS = {"experts": 1.75}
 
 Entry = TypeVar("Entry", bound=FittedEntry)
 
@@ -190,12 +193,13 @@ def _found(
     notes: tuple[str, ...],
 ) -> Found[Any]:
     if entry.engine != engine:
-        factor, basis = factor * ENGINE_FACTOR, "other_engine"
+        factor, basis = factor * ENGINE_FACTORS.get(operation, ENGINE_FACTOR), "other_engine"
         notes += (f"{operation} of {engine} were not measured here: constants of {entry.engine}",)
         t0_s = None
     if owner is not hardware:
         same = owner.generation == hardware.generation
-        factor *= GENERATION_FACTOR if same else OTHER_GENERATION_FACTOR
+        other = OTHER_GENERATION_FACTORS.get(operation, OTHER_GENERATION_FACTOR)
+        factor *= GENERATION_FACTOR if same else other
         if basis == "measured" or not same:
             basis = "generation" if same else "other_generation"
         kinship = "same generation" if same else "another generation"

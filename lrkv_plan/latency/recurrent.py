@@ -63,7 +63,9 @@ def recurrent_model(
     """
     if kind not in KINDS:
         hint = did_you_mean(kind, KINDS)
-        raise UsageError(f"kind {shown(kind)} of a recurrent layer{hint} known: {', '.join(KINDS)}")
+        raise UsageError(
+            f"kind {shown(kind)} of a recurrent layer is unknown{hint}; known: {', '.join(KINDS)}"
+        )
     bandwidth = hardware.mem_bandwidth_bytes_per_s
     found = find(hardware, "recurrent", engine, relatives=relatives, kind=kind)
     if found is None:

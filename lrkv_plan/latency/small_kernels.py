@@ -77,7 +77,7 @@ def small_kernel_time(kind: str, tokens: Number, width: Number) -> OperationTime
     if model is None:
         known = list(small_kernel_models())
         hint = did_you_mean(kind, known)
-        raise UsageError(f"small kernel {shown(kind)} is unknown{hint} known: {', '.join(known)}")
+        raise UsageError(f"small kernel {shown(kind)} is unknown{hint}; known: {', '.join(known)}")
     check_numbers(tokens=tokens, width=width)
     time_s = model.t0_s + (model.width_s + model.scalar_s * tokens) * width
     return banded(model, time_s)

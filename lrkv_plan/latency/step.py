@@ -58,6 +58,7 @@ class MatrixTerm:
     c0: float
     c1: float
     c2: float
+    walk_s: float
     memory_s: float  # weights alone
     memory_token_s: float
     compute_token_s: float
@@ -78,6 +79,7 @@ def matrix_term(work: MatrixWork, model: MatrixModel, bytes_factor: float = 1.0)
     w = model.tau_s_per_element * work.inputs
     return MatrixTerm(
         layers=work.layers, t0_s=model.t0_s, c0=a * a + w * w, c1=2 * a * b, c2=b * b + c * c,
+        walk_s=w,
         memory_s=a, memory_token_s=b, compute_token_s=c,
     )  # fmt: skip
 
@@ -108,7 +110,7 @@ class StepModel:
     all_reduce_basis: str | None = None
     exchange: Callable[[Any], Any] | None = None
     exchange_basis: str | None = None
-    matrix_basis: tuple[str, ...] = ()
+    matrix_models: tuple[MatrixModel, ...] = ()
     product_basis: str = "measured"
     operations: tuple[OperationModel, ...] = field(default=(), repr=False)
     band: tuple[float, float] = (1.0, 1.0)
@@ -188,9 +190,8 @@ def step_time(
     context_tokens = as_amounts("context_tokens", context_tokens)
     batch_size = as_amounts("batch_size", batch_size)
     query_tokens = as_amounts("query_tokens", query_tokens)
-    stage_batch = _ceil_over(batch_size, work.parallel.pp_size)
-    rank_batch = _ceil_over(stage_batch, work.parallel.dp_size)
-    tokens, all_tokens = rank_batch * query_tokens, stage_batch * query_tokens
+    load = loads(model, batch_size, query_tokens)
+    rank_batch, tokens, all_tokens = load.rank_batch, load.tokens, load.all_tokens
     nothing = 0.0 * context_tokens * tokens
     attention, low, high, memory, compute = _summed(
         [
@@ -234,6 +235,29 @@ def step_time(
         linear_memory_s=linear_memory,
         linear_compute_s=linear_compute,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loads:
+    """What one GPU of a replica works on: sequences of its rank, their tokens, the replica's."""
+
+    rank_batch: Any
+    tokens: Any
+    all_tokens: Any
+
+
+def loads(model: StepModel, batch_size: Any, query_tokens: Any = 1) -> Loads:
+    """The load of one GPU where the replica decodes ``batch_size`` sequences.
+
+    Pipeline stages work on as many parts of the batch; attention ranks share a stage's part.
+    """
+    parallel = model.work.parallel
+    stage_batch = _ceil_over(batch_size, parallel.pp_size)
+    rank_batch = _ceil_over(stage_batch, parallel.dp_size)
+    return Loads(
+        rank_batch=rank_batch, tokens=rank_batch * query_tokens,
+        all_tokens=stage_batch * query_tokens,
+    )  # fmt: skip
 
 
 def _ceil_over(count: Any, over: int) -> Any:
@@ -444,7 +468,7 @@ def _assembled(
         all_reduce_basis=reducing.basis if many else None,
         exchange=None if exchanging is None else exchange,
         exchange_basis=None if exchanging is None else exchanging.basis,
-        matrix_basis=tuple(one.basis for one in models.values()),
+        matrix_models=tuple(models.values()),
         product_basis="measured" if products is None else products.basis,
         operations=tuple(used),
         band=engine.band,

@@ -103,8 +103,8 @@ class WeightsPass:
     @property
     def dense_bytes(self) -> float:
         """Weights that every step reads. [bytes]"""
-        parts = (*self.matrices, *self.products)
-        return float(sum(one.layers * one.n_bytes for one in parts))
+        matrices = sum(one.layers * one.n_bytes for one in self.matrices)
+        return float(matrices + sum(one.layers * one.n_bytes for one in self.products))
 
     @property
     def expert_bytes(self) -> float:
@@ -445,8 +445,8 @@ def _small(model: ModelSpec, group: LayerGroup, parallel: Parallelism) -> Iterat
         for kind, width in layout.small_kernels.items():
             yield SmallWork(kind=kind, width=width / parallel.tp_size, calls=group.count)
     if isinstance(block, DenseFeedForward):
-        width = block.hidden_dim / parallel.tp_size
-        yield SmallWork(kind="activation", width=width, calls=group.count)
+        between = block.hidden_dim / parallel.tp_size
+        yield SmallWork(kind="activation", width=between, calls=group.count)
 
 
 def _head(model: ModelSpec, storage: WeightFormat, parallel: Parallelism) -> Iterator[MatrixWork]:

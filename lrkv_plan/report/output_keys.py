@@ -470,6 +470,17 @@ def _evaluate() -> Answer:
     return Answer(inputs=(inputs,), rows=(_fields(GroupError),))
 
 
+def _evaluate_layers() -> Answer:
+    from lrkv_plan.calibration.evaluate_layers import LayerError
+
+    inputs: Shape = {"file": str, "held_out": bool, "unknown_files": list[str]}
+    says = {
+        "engine": "engine whose benchmark was measured",
+        "unknown_files": "files of the folder whose columns are of no known operation",
+    }
+    return Answer(inputs=(inputs,), rows=(_fields(LayerError),), says=says)
+
+
 def _fit_inputs() -> Shape:
     """Inputs of a run's fit."""
     from lrkv_plan.calibration.run_record import RunInfo
@@ -654,6 +665,7 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
     "calibrate fit": _fit,
     "calibrate show": _calibrate_show,
     "calibrate evaluate": _evaluate,
+    "calibrate evaluate-layers": _evaluate_layers,
     "calibrate tensor-parallel": _tensor_parallel,
     "plot cache-vs-rank": _cache_vs_rank,
     "plot rank-sweep": _rank_sweep,

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.latency.basis import evidence
+from lrkv_plan.latency.basis import basis_by_term, evidence
+from lrkv_plan.latency.experts import expert_time
 from lrkv_plan.latency.kernel import CHARGES_WORK_UNITS, SUMS, kernel_time
-from lrkv_plan.latency.step import (
-    LAYER_OVERHEAD_S,
-    LINEAR_BETA,
-    LINEAR_PHI,
-    STEP_OVERHEAD_S,
-    Assumed,
-)
+from lrkv_plan.latency.step import loads, touched
 from lrkv_plan.report.screen import GLYPHS, milliseconds, short, significant
 from lrkv_plan.report.tables import count
 
@@ -27,25 +22,24 @@ def step_equations(
     model: StepModel, step: StepTime, context_tokens: int, batch_size: int, query_tokens: int = 1
 ) -> list[str]:
     """One line for the sum, then one per term; the step is that of the same load."""
-    at = (context_tokens, batch_size, query_tokens)
+    load = loads(model, batch_size, query_tokens)
+    at = (context_tokens, int(load.rank_batch), query_tokens)
     lines = [_sum(step, model)]
     for work, kernel in zip(model.work.attention, model.kernels, strict=True):
         lines.append(_attention(work, kernel, at))
-    lines.append(_weights(model, step, batch_size * query_tokens))
-    lines += _all_reduce(model, batch_size * query_tokens)
-    lines.append(_overhead(model, step))
+    lines += _matrices(model, step, int(load.tokens))
+    lines += _products(model, step)
+    lines += _experts(model, int(load.all_tokens))
+    lines += _all_reduce(model, int(load.tokens))
+    lines += _rest(model, step, int(load.rank_batch))
     return lines
 
 
 def _sum(step: StepTime, model: StepModel) -> str:
-    terms = [
-        ("attention", step.attention_s),
-        ("weights", step.linear_s),
-        *([("all-reduce", step.all_reduce_s)] if model.all_reduce is not None else []),
-        ("everything else", step.overhead_s),
-    ]
-    summed = " + ".join(f"{term} {_exactly(seconds)}" for term, seconds in terms)
-    band = f"({_ms(step.low_s)} to {_ms(step.high_s)}, all constants at their ends)"
+    summed = " + ".join(
+        f"{term} {_exactly(seconds)}" for term, _, seconds in basis_by_term(model, step)
+    )
+    band = f"({_ms(step.low_s)} to {_ms(step.high_s)}, nine of ten measured steps)"
     return f"{summed} = {_exactly(step.step_s)} ms {band}"
 
 
@@ -104,20 +98,52 @@ def _kernel_words(kernel: KernelModel) -> str:
     return f"{GLYPHS[kind]} {kernel.kernel} {kernel.kv_dtype} {kernel.basis}{backend}{told}"
 
 
-def _weights(model: StepModel, step: StepTime, tokens: int) -> str:
-    linear = model.work.linear
-    if step.linear_memory_s >= step.linear_compute_s:
-        share: Assumed = LINEAR_BETA
-        sum_ = f"{count(round(linear.n_bytes(tokens)))} B / ({share.value:.2f} x "
-        sum_ += f"{_rate(model.mem_bandwidth_bytes_per_s, 'B/s')})"
-    else:
-        share = LINEAR_PHI
-        sum_ = f"{_rate(linear.n_flops(tokens), 'FLOP')} / ({share.value:.2f} x "
-        sum_ += f"{_rate(model.peak_flops_per_s, 'FLOP/s')})"
-    return (
-        f"weights: {sum_} = {_ms(step.linear_s)} ms  {GLYPHS['datasheet']} of the datasheet, "
-        f"{100 * share.low:.0f} to {100 * share.high:.0f} %"
-    )
+def _matrices(model: StepModel, step: StepTime, tokens: int) -> Iterator[str]:
+    """Every matrix with its shape on this GPU and the three times under the root."""
+    yield f"matrices: t0 + sqrt(memory^2 + compute^2 + walk^2) each = {_ms(step.matrices_s)} ms"
+    for work, term in zip(model.work.linear.matrices, model.matrices, strict=True):
+        memory = term.memory_s + tokens * term.memory_token_s
+        compute = tokens * term.compute_token_s
+        one = term.t0_s + (memory**2 + compute**2 + term.walk_s**2) ** 0.5
+        yield (
+            f"  {work.name} ({work.format_name}) {count(round(work.inputs))} x "
+            f"{count(round(work.outputs))}: {count(work.layers)} x ({_rate(term.t0_s, 's')} + root "
+            f"of {_rate(memory, 's')}, {_rate(compute, 's')}, {_rate(term.walk_s, 's')}) = "
+            f"{_ms(work.layers * one)} ms"
+        )
+    for one in model.matrix_models:
+        lender = f", {one.lender} on {one.gpu}" if one.gpu else ""
+        yield f"  {GLYPHS[evidence(one.basis)]} {one.format}: {one.basis}{lender}"
+
+
+def _products(model: StepModel, step: StepTime) -> Iterator[str]:
+    works = model.work.linear.products
+    if works:
+        shapes = ", ".join(
+            f"{one.name} {count(one.layers)} x {one.heads} heads x {one.rows} x {one.cols}"
+            for one in works
+        )
+        yield (
+            f"products over heads: {shapes} = {_ms(step.products_s)} ms  "
+            f"{GLYPHS[evidence(model.product_basis)]} {model.product_basis}"
+        )
+
+
+def _experts(model: StepModel, tokens: int) -> Iterator[str]:
+    for work, constants in zip(model.work.linear.experts, model.experts, strict=True):
+        active = float(touched(work, tokens))
+        call = expert_time(
+            constants, active=active, rows=tokens * work.experts_per_token / work.ep_size,
+            hidden_size=work.model_dim, inter_size=work.width,
+            weight_bytes_per_expert=work.bytes_per_expert,
+        )  # fmt: skip
+        yield (
+            f"experts: {count(work.layers)} layers x ({_rate(constants.t0_s, 's')} + root of "
+            f"{active:.1f} of {count(work.n_experts)} experts x {count(round(work.bytes_per_expert))}"
+            f" B / {_rate(constants.bytes_per_s, 'B/s')} and their arithmetic + "
+            f"{_rate(constants.expert_s, 's')} an expert) = {_ms(work.layers * call.time_s)} ms  "
+            f"{GLYPHS[evidence(constants.basis)]} {constants.format} {constants.basis}"
+        )
 
 
 def _all_reduce(model: StepModel, tokens: int) -> Iterator[str]:
@@ -131,13 +157,22 @@ def _all_reduce(model: StepModel, tokens: int) -> Iterator[str]:
     )
 
 
-def _overhead(model: StepModel, step: StepTime) -> str:
-    layer, whole = LAYER_OVERHEAD_S, STEP_OVERHEAD_S
-    return (
-        f"everything else: {count(model.work.n_layers)} layers x {_rate(layer.value, 's')} + "
-        f"{_rate(whole.value, 's')} = {_ms(step.overhead_s)} ms  {GLYPHS['assumed']} "
-        f"{_rate(layer.low, 's')} to {_rate(layer.high, 's')} a layer, "
-        f"{_rate(whole.low, 's')} to {_rate(whole.high, 's')} a step"
+def _rest(model: StepModel, step: StepTime, rank_batch: int) -> Iterator[str]:
+    """Small kernels, exchange of attention ranks, and what the engine adds."""
+    calls = ", ".join(f"{count(one.calls)} {one.kind}" for one in model.work.linear.small)
+    yield f"small kernels: {calls} = {_ms(step.small_kernels_s)} ms  {GLYPHS['borrowed']} borrowed"
+    if model.exchange_basis is not None:
+        yield (
+            f"exchange: {count(model.work.n_exchanges)} layers, dispatch and combine = "
+            f"{_ms(step.exchange_s)} ms  {GLYPHS[evidence(model.exchange_basis)]} "
+            f"{model.exchange_basis}"
+        )
+    engine = model.engine
+    layers = f" + {_rate(model.layers_s, 's')} of its layers" if model.layers_s else ""
+    yield (
+        f"engine: {engine.name}, {_rate(engine.step_s, 's')} a step + {count(rank_batch)} x "
+        f"{_rate(engine.sequence_s, 's')} a sequence{layers} = {_ms(step.engine_s)} ms  "
+        f"{GLYPHS['borrowed']} fitted on whole steps"
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lrkv_plan.cli.app import app
-from lrkv_plan.report.tables import CONSTANTS
+from lrkv_plan.report.tables import FITTED_KEYS
 
 RUN = CliRunner().invoke
 RANK = ["rank", "lrkv-paper-2.5b", "--budget", "50%"]
@@ -49,7 +49,7 @@ def test_json_repeats_constants_only_where_asked() -> None:
     short = json.loads(RUN(app, [*PLAN, "-f", "json"]).stdout)["inputs"]["gpu"]
     whole = json.loads(RUN(app, [*PLAN, "-f", "json", "--inputs", "full"]).stdout)["inputs"]["gpu"]
     assert whole["kernels"]
-    assert short == {key: whole[key] for key in whole if key not in CONSTANTS}
+    assert short == {key: whole[key] for key in whole if key not in FITTED_KEYS}
     refused = RUN(app, [*PLAN, "--inputs", "full"])
     assert (refused.exit_code, refused.stderr) == (
         2, "error: --inputs full is of --format json; leave it out\n",

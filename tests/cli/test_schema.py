@@ -194,6 +194,8 @@ def test_calibrations_of_a_table(tmp_path: Path) -> None:
     assert written("calibrate fit", samples, "--gpu", "h200")["rows"]
     for options in ([], ["--held-out"]):
         assert written("calibrate evaluate", samples, *options)["rows"]
+    operations = Path(__file__).parent.parent / "golden" / "layers"
+    assert written("calibrate evaluate-layers", operations)["rows"]
 
 
 @pytest.mark.parametrize(
