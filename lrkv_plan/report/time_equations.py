@@ -139,7 +139,8 @@ def _experts(model: StepModel, tokens: int) -> Iterator[str]:
         )  # fmt: skip
         yield (
             f"experts: {count(work.layers)} layers x ({_rate(constants.t0_s, 's')} + root of "
-            f"{active:.1f} of {count(work.n_experts)} experts x {count(round(work.bytes_per_expert))}"
+            f"{active:.1f} of {count(work.n_experts)} experts x "
+            f"{count(round(work.bytes_per_expert))}"
             f" B / {_rate(constants.bytes_per_s, 'B/s')} and their arithmetic + "
             f"{_rate(constants.expert_s, 's')} an expert) = {_ms(work.layers * call.time_s)} ms  "
             f"{GLYPHS[evidence(constants.basis)]} {constants.format} {constants.basis}"
