@@ -102,7 +102,11 @@ def test_a_repeated_list_is_joined_and_a_repeated_value_is_not() -> None:
     assert result.stderr.splitlines()[1:] == [
         "  lrkv-plan cache qwen3-8b --context-tokens 8k,32k --tp-size 1"
     ]
-    assert run(f"{PLAN} --gpu l40s").stderr == "error: --gpu is given twice: give one value\n"
+    assert run(f"{PLAN} --gpu l40s").stderr.splitlines()[1:] == [
+        "  lrkv-plan plan llama-3.1-8b --gpu h200,l40s"
+    ]
+    twice = run(f"{PLAN} --n-gpus 1 --n-gpus 2").stderr
+    assert twice == "error: --n-gpus is given twice: give one value\n"
 
 
 @pytest.mark.parametrize(

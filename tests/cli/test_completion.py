@@ -23,6 +23,7 @@ from lrkv_plan.specs.design import design_label
 
 ROOT = Path(lrkv_plan.__file__).parent.parent
 H200, H20 = ("h200", "141 GiB  4.8 TB/s"), ("h20", " 96 GiB    4 TB/s")
+H20_3E = ("h20-3e", "141 GiB  4.8 TB/s")
 
 
 def tab(line: str) -> list[str]:
@@ -42,11 +43,11 @@ def tab(line: str) -> list[str]:
         ("plan llama-3.1-", ["llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b"]),
         ("plan --gpu h200 llama-2", ["llama-2-7b"]),
         ("plan ./mine", []),
-        ("plan x --gpu h20", ["h20", "h200"]),
-        ("plan x --gpu h100-sxm,h20", ["h100-sxm,h20", "h100-sxm,h200"]),
-        ("plan x --gpu h20,h20", ["h20,h200"]),
-        ("capacity x --gpu 8xh20", ["8xh20", "8xh200"]),
-        ("plan x --gpu=h20", ["--gpu=h20", "--gpu=h200"]),
+        ("plan x --gpu h20", ["h20", "h20-3e", "h200"]),
+        ("plan x --gpu h100-sxm,h20", ["h100-sxm,h20", "h100-sxm,h20-3e", "h100-sxm,h200"]),
+        ("plan x --gpu h20,h20", ["h20,h20-3e", "h20,h200"]),
+        ("capacity x --gpu 8xh20", ["8xh20", "8xh20-3e", "8xh200"]),
+        ("plan x --gpu=h20", ["--gpu=h20", "--gpu=h20-3e", "--gpu=h200"]),
         ("plan x --attention ", ["mha", "gqa:", "mqa", "mla:", "lrkv:"]),
         ("plan x --attention gqa:", []),
         ("plan x --engine vllm_", ["vllm_ascend", "vllm_v0"]),
@@ -99,7 +100,7 @@ def test_the_help_of_a_model_is_its_design_and_layers(name: str, told: str) -> N
 
 
 def test_the_help_of_a_gpu_is_its_memory_and_bandwidth() -> None:
-    assert names.gpus("h20") == [H20, H200]
+    assert names.gpus("h20") == [H20, H20_3E, H200]
 
 
 def test_packages_add_names_by_their_entry_points(
@@ -148,14 +149,14 @@ def bash(line: str, words: list[str], folder: Path, kind: int = 9) -> list[str]:
     ("line", "words", "reply"),
     [
         ("lrkv-plan pl", ["lrkv-plan", "pl"], ["plan", "plot"]),
-        ("lrkv-plan plan x --gpu h20", ["lrkv-plan", "plan", "x", "--gpu", "h20"], ["h20", "h200"]),
+        ("lrkv-plan plan x --gpu h20", ["lrkv-plan", "plan", "x", "--gpu", "h20"], ["h20", "h20-3e", "h200"]),
         # bash parts words at = and :, and replaces the last part alone.
         ("lrkv-plan plan x --gpu=h20", ["lrkv-plan", "plan", "x", "--gpu", "=", "h20"],
-         ["h20", "h200"]),
+         ["h20", "h20-3e", "h200"]),
         ("lrkv-plan cache x --attention gq", ["lrkv-plan", "cache", "x", "--attention", "gq"],
          ["gqa:"]),
         ("lrkv-plan plan x --gpu \"h20", ["lrkv-plan", "plan", "x", "--gpu", "\"h20"],
-         ["h20", "h200"]),
+         ["h20", "h20-3e", "h200"]),
     ],
 )  # fmt: skip
 def test_bash_completes(tmp_path: Path, line: str, words: list[str], reply: list[str]) -> None:
@@ -165,18 +166,20 @@ def test_bash_completes(tmp_path: Path, line: str, words: list[str], reply: list
 def test_bash_lists_names_with_a_word_on_each(tmp_path: Path) -> None:
     words = ["lrkv-plan", "plan", "x", "--gpu", "h20"]
     assert bash("lrkv-plan plan x --gpu h20", words, tmp_path, kind=63) == [
-        "h20    96 GiB    4 TB/s",
-        "h200  141 GiB  4.8 TB/s",
+        "h20      96 GiB    4 TB/s",
+        "h20-3e  141 GiB  4.8 TB/s",
+        "h200    141 GiB  4.8 TB/s",
     ]
 
 
 @pytest.mark.parametrize(
     ("shell", "arguments", "told"),
     [
-        ("zsh", ["plan", "x", "--gpu", "h20"], ["h20: 96 GiB    4 TB/s", "h200:141 GiB  4.8 TB/s"]),
+        ("zsh", ["plan", "x", "--gpu", "h20"],
+         ["h20: 96 GiB    4 TB/s", "h20-3e:141 GiB  4.8 TB/s", "h200:141 GiB  4.8 TB/s"]),
         ("zsh", ["cache", "x", "--attention", "m"], ["mha", "mqa", r"mla\:"]),
         ("fish", ["plan", "x", "--gpu", "h20"],
-         ["h20\t 96 GiB    4 TB/s", "h200\t141 GiB  4.8 TB/s"]),
+         ["h20\t 96 GiB    4 TB/s", "h20-3e\t141 GiB  4.8 TB/s", "h200\t141 GiB  4.8 TB/s"]),
         ("fish", ["plan", "x", "--kv-m"],
          ["--kv-memory\tCache memory per GPU; no budget then"]),
         ("fish", ["plan", ""], [f"{name}\t{word}" for name, word in names.models()]),

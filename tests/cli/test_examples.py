@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,7 @@ def test_the_example_runs(
 ) -> None:
     materials(command, tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     result = CliRunner().invoke(app, list(command.example))
     assert result.exit_code == 0, result.output
     if "-o" in command.example:

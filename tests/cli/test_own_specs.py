@@ -155,6 +155,6 @@ def test_the_list_of_gpus_shows_price_provider_and_date() -> None:
     assert rows["h100-sxm"]["hourly_price_usd"] == 3.99
     assert rows["h100-sxm"]["hourly_price_read_on"] == "2026-11-09"
     assert rows["cpu"]["hourly_price_usd"] is None
-    shown = run("hardware").stdout
+    shown = run("hardware", "--explain").stdout
     assert "RunPod Secure Cloud" in shown
     assert "2026-11-09" in shown

@@ -115,7 +115,7 @@ def test_it_refuses_what_its_record_says() -> None:
 @pytest.mark.usefixtures("toy")
 def test_advice_names_its_formats() -> None:
     result = run("capacity", *ON_H100, "toy", "--context-tokens", "128k", "--kv-memory", "10 GiB")
-    assert "--kv-dtype int8 fits 1" in result.output
+    assert "--kv-dtype int8 (fits 1)" in " ".join(result.output.split())
     assert "fp8" not in result.output
 
 

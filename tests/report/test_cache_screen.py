@@ -119,7 +119,7 @@ def test_a_comma_lists_models_unless_a_file_has_that_name(
         (f"{LLAMA},{LLAMA}", UsageError, "'llama-3.1-8b' stands twice"),
         (f"{LLAMA},,{QWEN}", UsageError, "write names with a comma between"),
         ([], UsageError, "from 1 to 1000 models"),
-        (f"{LLAMA},llama-3.1-8", SpecError, "did you mean"),
+        (f"{LLAMA},llama-3.1-8", SpecError, "perhaps llama-3.1-8b"),
     ],
 )
 def test_lists_that_mean_nothing_are_refused(

@@ -140,15 +140,15 @@ def test_a_file_is_never_written_over_without_force(tmp_path: Path) -> None:
         (["hardware", "new", "h100-sxm"], "--like h100-sxm", 2),
         (["hardware", "new", "a/b"], "write letters, digits", 2),
         (["models", "new", "a: b"], "write letters, digits", 2),
-        (["models", "new", "own", "--like", "llama"], "neither a file nor a shipped name", 3),
-        (["hardware", "new", "own", "--like", "h100-sxn"], "did you mean 'h100-sxm'", 3),
+        (["models", "new", "own", "--like", "llama"], "no shipped model is called 'llama'", 3),
+        (["hardware", "new", "own", "--like", "h100-sxn"], "perhaps  h100-sxm", 3),
     ],
 )
 def test_what_cannot_be_written_is_refused(arguments: list[str], message: str, code: int) -> None:
     done = run(*arguments)
     assert (done.exit_code, done.stdout) == (code, "")
     assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert len(done.stderr.splitlines()) <= 3  # and at most two lines of advice
 
 
 def test_a_name_that_yaml_reads_as_something_else_stays_a_name(tmp_path: Path) -> None:
