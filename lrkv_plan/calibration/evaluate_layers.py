@@ -277,7 +277,7 @@ def _layer_times(
         (heads * (HEAD + ROPE), QUERY_LATENT),
         (MODEL_DIM, heads * VALUE),
     )
-    total: Any = 2 * product_time(products, m, heads).time_s  # type: ignore[operator]
+    total: Any = 2 * product_time(products, m, heads).time_s
     for n, k in shapes:
         total = total + matrix_time(matrices, m, n, k).time_s
     notes: dict[str, None] = dict.fromkeys((*matrices.notes, *products.notes))

@@ -314,9 +314,7 @@ def _product_of(constants: Constants) -> ProductModel:
     )  # fmt: skip
 
 
-def _product_predictor(
-    heads: FloatArray, tokens: FloatArray
-) -> Callable[[ProductModel, Any], Any]:
+def _product_predictor(heads: FloatArray, tokens: FloatArray) -> Callable[[ProductModel, Any], Any]:
     def predict(model: ProductModel, rows: Any) -> Any:
         return product_time(model, tokens[rows], heads[rows]).time_s
 
@@ -376,8 +374,8 @@ def _recurrent_of(
 
 def _recurrent_predictor(
     part: npt.NDArray[Any], state: Any, conv: Any
-) -> Callable[[RecurrentModel, Any], FloatArray]:
-    def predict(model: RecurrentModel, rows: Any) -> FloatArray:
+) -> Callable[[RecurrentModel, Any], Any]:
+    def predict(model: RecurrentModel, rows: Any) -> Any:
         import numpy as np
 
         none = 0.0 * state[rows]
