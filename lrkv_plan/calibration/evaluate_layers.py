@@ -23,7 +23,7 @@ from lrkv_plan.calibration.layer_samples import (
 from lrkv_plan.calibration.layer_tables import (
     FORMAT_OF,
     Measured,
-    known_columns,
+    nearest_table,
     read_layer_table,
     table_files,
 )
@@ -106,8 +106,9 @@ def evaluate_layers(
             continue
         found += _of_table(measured, profile_of, relatives, held_out)
     if not found:
-        known = known_columns()
-        raise CalibrationError(f"{path}: no known table of layer operations; columns of {known}")
+        files = table_files(path)
+        nearest = nearest_table(files[0]) if len(files) == 1 else "none of its files is one"
+        raise CalibrationError(f"{path}: no known table of layer operations; {nearest}")
     return found, unknown
 
 
@@ -277,7 +278,7 @@ def _layer_times(
         (heads * (HEAD + ROPE), QUERY_LATENT),
         (MODEL_DIM, heads * VALUE),
     )
-    total: Any = 2 * product_time(products, m, heads).time_s  # type: ignore[operator]
+    total: Any = 2 * product_time(products, m, heads).time_s
     for n, k in shapes:
         total = total + matrix_time(matrices, m, n, k).time_s
     notes: dict[str, None] = dict.fromkeys((*matrices.notes, *products.notes))

@@ -374,8 +374,8 @@ def _recurrent_of(
 
 def _recurrent_predictor(
     part: npt.NDArray[Any], state: Any, conv: Any
-) -> Callable[[RecurrentModel, Any], FloatArray]:
-    def predict(model: RecurrentModel, rows: Any) -> FloatArray:
+) -> Callable[[RecurrentModel, Any], Any]:
+    def predict(model: RecurrentModel, rows: Any) -> Any:
         import numpy as np
 
         none = 0.0 * state[rows]

@@ -97,9 +97,8 @@ def table_files(path: Path) -> list[Path]:
     return found
 
 
-def known_table(path: Path, columns: list[str]) -> LayerTable | None:
+def known_table(columns: list[str]) -> LayerTable | None:
     """The kind of table that has those columns, if any."""
-    del path
     for table in LAYER_TABLES:
         if set(table.columns) <= set(columns) and not set(table.lacks) & set(columns):
             return table
@@ -123,7 +122,7 @@ def read_layer_table(path: Path) -> Measured | None:
         raise CalibrationError(f"{path}: is no CSV table: {str(error).strip()}") from None
     except pd.errors.EmptyDataError:
         raise CalibrationError(f"{path}: is empty") from None
-    table = known_table(path, list(frame.columns))
+    table = known_table(list(frame.columns))
     if table is None:
         return None
     if len(frame) > MAX_ROWS:
@@ -152,6 +151,13 @@ def _numbers(path: Path, name: str, cells: pd.Series[str]) -> pd.Series[float]:
     return values.astype(float)
 
 
-def known_columns() -> str:
-    """What each kind of table must hold, as one line for people."""
-    return "; ".join(f"{t.operation}: {', '.join(t.columns)}" for t in LAYER_TABLES)
+def nearest_table(path: Path) -> str:
+    """The kind of table that a file lacks fewest columns of, and these; for one line of error."""
+    header = table_text(path).partition("\n")[0].strip()
+    columns = {name.strip() for name in header.split(",")}
+    lacking = {
+        table.operation: [name for name in table.columns if name not in columns]
+        for table in LAYER_TABLES
+    }
+    nearest = min(lacking, key=lambda operation: len(lacking[operation]))
+    return f"nearest to {nearest}, but lacks the columns {', '.join(lacking[nearest])}"

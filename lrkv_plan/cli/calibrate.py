@@ -92,7 +92,7 @@ def evaluate_layers(
         ),
     ] = False,
     spec_dir: SpecDirOption = None,
-) -> Table:
+) -> "Table":
     """Errors of the shipped constants against tables of measured layer operations.
 
     Example: lrkv-plan calibrate evaluate-layers matrices.csv --format json

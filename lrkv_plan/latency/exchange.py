@@ -56,7 +56,8 @@ def exchange_model(
 ) -> ExchangeModel:
     """The constants to use among ``ranks`` GPUs on ``nodes`` nodes.
 
-    Measured for the nearest number of ranks and nodes, by the order of ``operation.find``.
+    Measured for the nearest number of ranks and nodes, by the order of ``operation.find`` among
+    GPUs with the same kind of link; a lender's time per token is scaled by the links' rates.
 
     Raises
     ------
@@ -81,7 +82,7 @@ def exchange_model(
             engine=engine, basis="measured", band90=(1.0, 1.0), notes=(note,), t0_s=0.0,
             scalar_s=0.0,
         )  # fmt: skip
-    found = find(hardware, "exchanges", engine, relatives=relatives)
+    found = find(hardware, "exchanges", engine, relatives=_same_link(hardware, relatives))
     if found is None:
         return _datasheet(hardware, engine, ranks)
     lender = found.entry.engine
@@ -92,7 +93,7 @@ def exchange_model(
     found = replace(found, entry=entry)
     model = ExchangeModel(
         **found.shared(engine), implementation=entry.implementation, t0_s=entry.t0_s,
-        scalar_s=entry.token_s / entry.hidden_size,
+        scalar_s=entry.token_s / entry.hidden_size * _link_ratio(found.owner, hardware),
     )  # fmt: skip
     if (entry.ranks, entry.nodes) == (ranks, nodes):
         return model
@@ -104,6 +105,22 @@ def exchange_model(
     wider = (low / OTHER_COUNT_FACTOR, high * OTHER_COUNT_FACTOR)
     basis = "other_shape" if model.basis == "measured" else model.basis
     return replace(model, band90=wider, basis=basis, notes=(*model.notes, note))
+
+
+def _same_link(
+    hardware: HardwareProfile, relatives: Sequence[HardwareProfile]
+) -> list[HardwareProfile]:
+    """Others whose link is of the same kind."""
+    if hardware.link is None:
+        return []
+    kind = hardware.link.name.split()[0]
+    return [o for o in relatives if o.link is not None and o.link.name.split()[0] == kind]
+
+
+def _link_ratio(owner: HardwareProfile, hardware: HardwareProfile) -> float:
+    if owner is hardware or owner.link is None or hardware.link is None:
+        return 1.0
+    return owner.link.bandwidth_bytes_per_s / hardware.link.bandwidth_bytes_per_s
 
 
 def _datasheet(hardware: HardwareProfile, engine: str, ranks: int) -> ExchangeModel:

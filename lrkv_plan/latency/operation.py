@@ -164,7 +164,9 @@ def _lenders(
 
 
 def like(hardware: HardwareProfile, relatives: Sequence[HardwareProfile]) -> list[HardwareProfile]:
-    """Other GPUs that may lend constants: those it takes after, then its generation's nearest."""
+    """Other GPUs that may lend constants: those of its generation that it takes after, the nearest
+    others of the generation, and last those of another generation that it takes after.
+    """
     named = TAKES_AFTER.get(hardware.name, ())
     by_name = {other.name: other for other in relatives if other.name != hardware.name}
 
@@ -175,9 +177,11 @@ def like(hardware: HardwareProfile, relatives: Sequence[HardwareProfile]) -> lis
         arithmetic = [abs(math.log(peaks[0][p] / peaks[1][p])) for p in shared[:1]]
         return abs(math.log(ratio)) + sum(arithmetic), other.name
 
-    first = [by_name[name] for name in named if name in by_name]
+    after = [by_name[name] for name in named if name in by_name]
+    first = [other for other in after if other.generation == hardware.generation]
     alike = [o for o in by_name.values() if o.generation == hardware.generation]
-    return first + sorted((o for o in alike if o not in first), key=distance)
+    nearest = sorted((o for o in alike if o not in first), key=distance)
+    return [*first, *nearest, *(other for other in after if other not in first)]
 
 
 def _found(

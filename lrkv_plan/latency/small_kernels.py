@@ -71,7 +71,7 @@ def small_kernel_time(kind: str, tokens: Number, width: Number) -> OperationTime
     Examples
     --------
     >>> f"{small_kernel_time('norm', 1, 4096).time_s * 1e6:.1f} us"
-    '2.3 us'
+    '2.4 us'
     """
     model = small_kernel_models().get(kind)
     if model is None:

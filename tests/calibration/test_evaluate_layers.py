@@ -136,7 +136,8 @@ def test_the_command_and_its_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\n1,2\n", "no known table of layer operations"),
+        ("a,b\n1,2\n", "no known table of layer operations; nearest to"),
+        ("gpu,engine,gemm_dtype,m,n,latency_us\n", "nearest to matrices, but lacks the columns k"),
         ("", "is empty"),
         (f"{HEADER}\n{row(1, 64, 64, 5.0).replace('64,64', '64,many')}\n", "row 1: k 'many'"),
         (f"{HEADER}\n{row(1, 64, 64, -5.0)}\n", "row 1: latency_us '-5.0'"),

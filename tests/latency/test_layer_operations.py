@@ -22,8 +22,8 @@ from lrkv_plan.latency.operands import OPERAND_FORMATS
 from lrkv_plan.latency.products import ProductModel, product_model, product_time
 from lrkv_plan.latency.recurrent import RecurrentModel, recurrent_model, recurrent_time
 from lrkv_plan.latency.small_kernels import small_kernel_models, small_kernel_time
-from lrkv_plan.loader import load_hardware
-from lrkv_plan.specs.hardware import HardwareProfile, with_block
+from lrkv_plan.loader import load_all_hardware, load_hardware
+from lrkv_plan.specs.hardware import HardwareProfile, Link, with_block
 from lrkv_plan.specs.layer_constants import (
     ExchangeConstants,
     MatrixConstants,
@@ -210,6 +210,41 @@ def test_the_nearest_number_of_ranks_and_nodes() -> None:
         exchange_model(own, "sglang", 8, nodes=9)
     with pytest.raises(SpecError, match="no link"):
         exchange_model(gpu("bare", link=None), "sglang", 8)
+
+
+def test_an_exchange_is_lent_over_the_same_kind_of_link() -> None:
+    entry = ExchangeConstants(
+        **STATED, engine="vllm", implementation="x", ranks=8, hidden_size=1000, t0_s=4e-5,
+        token_s=1e-7,
+    )  # fmt: skip
+    fast = Link(name="NVLink 4", bandwidth_bytes_per_s=450e9)
+    kin = gpu("kin", exchanges=(entry,), link=fast)
+    slower = gpu("slower", link=Link(name="NVLink 3", bandwidth_bytes_per_s=300e9))
+    found = exchange_model(slower, "vllm", 8, relatives=(kin,))
+    assert (found.basis, found.scalar_s) == ("generation", pytest.approx(1.5e-10))
+    card = gpu("card", link=Link(name="PCIe 4", bandwidth_bytes_per_s=32e9))
+    assert exchange_model(card, "vllm", 8, relatives=(kin,)).basis == "datasheet"
+
+
+def test_its_own_generation_comes_before_one_that_it_takes_after() -> None:
+    old = gpu("l40s", "ada", matrices=(matrices("vllm", t0_s=3e-6),))
+    kin = gpu("kin", "blackwell-consumer", matrices=(matrices("vllm", t0_s=2e-6),))
+    card = gpu("rtx-5090", "blackwell-consumer")
+    assert matrix_model(card, "vllm", "bf16", (old, kin)).gpu == "kin"
+    assert matrix_model(card, "vllm", "bf16", (old,)).basis == "other_generation"
+
+
+def test_every_shipped_gpu_has_times() -> None:
+    everyone = load_all_hardware()
+    for hardware in everyone:
+        for format_name in OPERAND_FORMATS:
+            for engine in ("vllm", "tensorrt_llm", "llama_cpp"):
+                call = matrix_time(
+                    matrix_model(hardware, engine, format_name, everyone), 1, 4096, 4096
+                )
+                assert 0 < call.low_s < call.time_s < call.high_s < 1
+            assert expert_model(hardware, "vllm", format_name, everyone).t0_s > 0
+        assert product_model(hardware, "vllm", relatives=everyone).head_s > 0
 
 
 def test_lent_heads_take_longer_on_less_bandwidth() -> None:
