@@ -21,19 +21,21 @@ from scipy.optimize import least_squares
 from lrkv_plan.calibration.step_runs import predict, read_runs
 from lrkv_plan.latency.engine_step import TABLE as ENGINES
 from lrkv_plan.latency.engine_step import engine_step
+from lrkv_plan.latency.step import launches
 from lrkv_plan.loader import HARDWARE_FOLDER as PROFILES
 from lrkv_plan.loader import load_all_hardware, load_hardware, load_model
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.layer_constants import WholeStep
 from lrkv_plan.specs.model import ModelSpec
 
-FACTORS = (1.0, 1.5, 2.0, 2.5, 3.0)  # of the memory time, between which times are interpolated
+FACTORS = (0.6, 1.0, 1.5, 2.0, 2.5, 3.0)  # of the memory time, between which times are interpolated
 PARTS = 8
 # name: (start, width of the prior in ln)
 STARTS = {
     "step vllm": (0.3e-3, 0.8), "step sglang": (0.4e-3, 0.8), "step tensorrt_llm": (0.3e-3, 0.8),
-    "step atom": (0.3e-3, 0.8), "step llama_cpp": (2e-3, 0.8), "step other": (0.3e-3, 0.8),
-    "older vllm": (0.9e-3, 0.8), "older sglang": (0.9e-3, 0.8),
+    "step atom": (0.3e-3, 0.8), "step llama_cpp": (2e-3, 0.8), "step other": (0.3e-3, 0.3),
+    "older vllm": (12e-6, 0.8), "older sglang": (12e-6, 0.8),
+    "overlap": (0.5e-6, 0.8), "index layer": (40e-6, 0.5),
     "sequence vllm": (10e-6, 0.8), "sequence sglang": (20e-6, 0.8),
     "sequence tensorrt_llm": (8e-6, 0.8), "sequence other": (10e-6, 0.8),
     "exchange vllm": (15e-6, 0.8), "exchange sglang": (30e-6, 0.8),
@@ -46,6 +48,7 @@ STARTS = {
     "step vllm_ascend": (2e-3, 0.8), "matrix ascend": (1.3, 0.5), "expert ascend": (1.5, 0.5),
     "layer ascend": (200e-6, 0.8), "expert layer ascend": (200e-6, 0.8),
     "matrix volta": (1.2, 0.5), "layer volta": (20e-6, 0.8),
+    "matrix gddr": (0.9, 0.2),
 }  # fmt: skip
 OLDER = {"vllm": "0.9", "sglang": "0.4.4"}
 WHOLE = {
@@ -54,7 +57,14 @@ WHOLE = {
     "h20": ("h20", "h20-3e"),
     "ascend": ("ascend-910b2", "ascend-910c"),
     "volta": ("v100s-pcie", "v100-sxm"),
-}
+    # Constants of the L40S stand for them; their memory is driven closer to its datasheet.
+    "gddr": (
+        "rtx-4090", "rtx-4090-d", "rtx-6000-ada", "rtx-4000-ada", "rtx-3090", "rtx-a6000", "a40",
+    ),
+}  # fmt: skip
+# H20's processors, not its memory, bound how fast weights stream: the faster memory of the H20-3e
+# changes nothing, so that its factor is larger by the ratio of bandwidths.
+SCALED = {"h20-3e": 4.8 / 4.0}
 SEPARATE = ("atom", "llama_cpp", "vllm_ascend")
 SOURCE = "public runs of whole engines, 2024 to 2026 (docs/step-accuracy.md)"
 
@@ -80,6 +90,12 @@ class Runs:
         specs = [_model(run.model, spec_dir) for run in self.runs]
         profiles = [load_hardware(run.gpu, spec_dir=spec_dir) for run in self.runs]
         self.kinds = np.array([_kind(profile) for profile in profiles])
+        self.scales = np.array([SCALED.get(profile.name, 1.0) for profile in profiles])
+        self.launches = np.array([launches(one.model.work) for one in first])
+        self.indexed = np.array([
+            sum(work.layers for work in one.model.work.attention if work.index_row_bytes)
+            for one in first
+        ])  # fmt: skip
         self.layers = np.array([spec.n_layers for spec in specs])
         self.expert_layers = np.array([_expert_layers(spec) for spec in specs])
         many = np.array([run.parallel.dp_size > 1 for run in self.runs])
@@ -104,18 +120,20 @@ class Runs:
         for kind in ("matrix", "expert"):
             times = self.matrices if kind == "matrix" else self.experts
             factor = np.array([value.get(f"{kind} {one}", 1.0) for one in self.kinds])
-            total += _between(times, factor)
+            total += _between(times, factor * self.scales)
         layer = np.array([value.get(f"layer {one}", 0.0) for one in self.kinds])
         expert = np.array([value.get(f"expert layer {one}", 0.0) for one in self.kinds])
         total += layer * self.layers + expert * self.expert_layers
+        total += value["index layer"] * self.indexed - value["overlap"] * self.launches
         for name in set(self.engines):
             at = self.engines == name
             total[at] += value.get(f"step {name}", value["step other"])
             total[at] += self.rank[at] * value.get(f"sequence {name}", value["sequence other"])
             exchange = value.get(f"exchange {name}", value["exchange tensorrt_llm"])
             total[at] += self.exchanges[at] * exchange
-            total[at & self.older] += value.get(f"older {name}", 0.0)
-        return total
+            old = at & self.older
+            total[old] += value.get(f"older {name}", 0.0) * self.layers[old]
+        return np.maximum(total, 1e-6)
 
 
 @cache
@@ -239,12 +257,13 @@ def write(runs: Runs, value: dict[str, float]) -> None:
     lines = []
     for name in (*OLDER, "tensorrt_llm", *SEPARATE):
         older = (
-            f', older: {{before: "{OLDER[name]}", step_s: {value[f"older {name}"]:.2e}}}'
+            f', older: {{before: "{OLDER[name]}", layer_s: {value[f"older {name}"]:.2e}}}'
             if name in OLDER else ""
         )  # fmt: skip
         lines.append(f"  {name}: {{{_engine(name, value)}{older}}}")
     text = ENGINES.read_text(encoding="utf-8")
-    head = text[: text.index("engines:")]
+    head = text[: text.index("overlap_s:")]
+    head += f"overlap_s: {value['overlap']:.2e}\nindex_layer_s: {value['index layer']:.2e}\n"
     ENGINES.write_text(
         f"{head}engines:\n" + "\n".join(lines) + f"\nothers: {{{_engine('other', value)}}}\n",
         encoding="utf-8",
@@ -254,7 +273,7 @@ def write(runs: Runs, value: dict[str, float]) -> None:
         for name in names:
             path = Path(PROFILES) / f"{name}.yaml"
             if path.exists() and rows:
-                _write_block(path, kind, value, rows)
+                _write_block(path, kind, value, rows, SCALED.get(name, 1.0))
 
 
 def _engine(name: str, value: dict[str, float]) -> str:
@@ -264,13 +283,13 @@ def _engine(name: str, value: dict[str, float]) -> str:
     return f"step_s: {step:.2e}, sequence_s: {sequence:.2e}, exchange_s: {exchange:.2e}"
 
 
-def _write_block(path: Path, kind: str, value: dict[str, float], rows: int) -> None:
+def _write_block(path: Path, kind: str, value: dict[str, float], rows: int, scale: float) -> None:
     block = [
         "whole_step:  # written by scripts/fit_steps.py: fitted on whole steps, for want of tables",
-        f"  matrix_bytes: {value[f'matrix {kind}']:.2f}",
+        f"  matrix_bytes: {scale * value[f'matrix {kind}']:.2f}",
     ]
     if f"expert {kind}" in value:
-        block.append(f"  expert_bytes: {value[f'expert {kind}']:.2f}")
+        block.append(f"  expert_bytes: {scale * value[f'expert {kind}']:.2f}")
     if f"layer {kind}" in value:
         block.append(f"  layer_s: {value[f'layer {kind}']:.2e}")
     if f"expert layer {kind}" in value:

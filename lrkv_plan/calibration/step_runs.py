@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lrkv_plan.calibration.samples import read_rows
@@ -49,11 +49,12 @@ class StepRun:
 
 @dataclass(frozen=True, kw_only=True)
 class StepPrediction:
-    """A run beside its prediction; ``refused`` says why there is none. [s]"""
+    """A run beside its prediction and the model behind it; ``refused`` says why there is none."""
 
     run: StepRun | None
     id: str
     group: str
+    model: StepModel | None = field(default=None, repr=False, compare=False)
     step: StepTime | None = None
     basis: Basis | None = None
     terms: tuple[tuple[str, Basis, float], ...] = ()
@@ -198,6 +199,7 @@ def predict(
             run=run,
             id=run.id,
             group=run.group,
+            model=made[key],
             step=step,
             basis=time_basis(made[key], step),
             terms=tuple(

@@ -206,14 +206,16 @@ def _index(fields: Fields) -> dict[str, Any]:
         raise fields.error(
             "index_kpool", f"{row_bytes} bytes of an index key over that many tokens are not whole"
         )
+    selected = fields.integer("index_topk", most=MAX_TOKENS)
     return {
+        **({} if selected is None else {"selected_tokens": selected}),
         "index": (
             {
                 "name": "index_key",
                 "bytes_per_copy": row_bytes // pool_tokens,
                 "sharding": "replicated",
             },
-        )
+        ),
     }
 
 

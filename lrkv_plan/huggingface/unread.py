@@ -101,7 +101,7 @@ NEITHER = _words(
     routed_scaling_factor norm_min seq_aux capacity_factor expert_capacity
     num_experts_in_group use_grouped_topk swiglu_limit swiglu_alpha swiglu_limits
     swiglu_limits_shared activation_situ_beta activation_situ_linear_beta gegelu_limit
-    activation_sparsity_pattern index_topk index_share_for_mtp_iteration
+    activation_sparsity_pattern index_share_for_mtp_iteration
     index_kpool_compress index_kpool_always_select_tail ffn_act_fn
     hc_eps hc_sinkhorn_iters use_bidirectional_attention use_unified_vision_chunk
     img_token_compression_config process_image_mode num_image_tokens im_end im_start

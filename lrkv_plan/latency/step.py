@@ -459,7 +459,7 @@ def _assembled(
         ),
         experts=experts,
         engine=engine,
-        layers_s=_layers_s(work, beyond),
+        layers_s=_layers_s(work, beyond, engine),
         product_fixed_s=fixed,
         product_token_s=per_token,
         small_fixed_s=small_fixed,
@@ -476,11 +476,22 @@ def _assembled(
     )
 
 
-def _layers_s(work: StepWork, beyond: WholeStep | None) -> float:
-    if beyond is None:
-        return 0.0
-    n_experts = sum(one.layers for one in work.linear.experts)
-    return work.n_layers * beyond.layer_s + n_experts * beyond.expert_layer_s
+def launches(work: StepWork) -> int:
+    """Operations of a step that are launched one by one: attention, matrices, products, sums."""
+    linear = work.linear
+    products = sum(one.layers for one in linear.products)
+    matrices = sum(one.layers for one in linear.matrices)
+    return sum(one.layers for one in work.attention) + matrices + products + work.n_all_reduces
+
+
+def _layers_s(work: StepWork, beyond: WholeStep | None, engine: EngineStep) -> float:
+    """What whole steps show of layers and launches beside the operations' own times. [s]"""
+    indexed = sum(one.layers for one in work.attention if one.index_row_bytes)
+    added = work.n_layers * engine.layer_s + indexed * engine.index_layer_s
+    if beyond is not None:
+        n_experts = sum(one.layers for one in work.linear.experts)
+        added += work.n_layers * beyond.layer_s + n_experts * beyond.expert_layer_s
+    return added - launches(work) * engine.overlap_s
 
 
 def _product_line(linear: WeightsPass, constants: Any) -> tuple[float, float]:

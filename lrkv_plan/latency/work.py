@@ -29,7 +29,8 @@ class AttentionWork:
 
     With R = min(T, window) rows: reads B (R row_read_bytes + fixed_bytes), writes
     B q token_write_bytes, computes B R (q row_flops + expand_row_flops). ``fixed_rows`` replaces R
-    for cross-attention.
+    for cross-attention. A sparse layer reads ``index_row_bytes`` of all T tokens and then
+    R = min(T, selected) rows.
     """
 
     path: str
@@ -39,6 +40,7 @@ class AttentionWork:
     n_copies: int = 1  # cached heads on this GPU: work units per sequence
     head_dim: int = 0  # width of a cached row
     row_read_bytes: float = 0.0
+    index_row_bytes: float = 0.0
     token_write_bytes: float = 0.0
     fixed_bytes: float = 0.0
     row_flops: float = 0.0
@@ -60,6 +62,7 @@ class AttentionWork:
     def n_bytes(self, context_tokens: Any, batch_size: Any, query_tokens: Any = 1) -> Any:
         """Bytes read and written by one layer. [bytes]"""
         read = self.rows(context_tokens) * self.row_read_bytes + self.fixed_bytes
+        read = read + self.index_row_bytes * context_tokens
         return batch_size * (read + query_tokens * self.token_write_bytes)
 
     def n_flops(self, context_tokens: Any, batch_size: Any, query_tokens: Any = 1) -> Any:
@@ -168,12 +171,13 @@ def _layer_work(
         n_heads=heads,
         n_copies=max(copies for _, copies in cached),
         head_dim=cached[0][0].width,
-        row_read_bytes=index + read,
+        row_read_bytes=read,
+        index_row_bytes=index,
         token_write_bytes=0.0 if group.reuses_cache else written + index,
         row_flops=flops * work.per_token,
         expand_row_flops=flops * work.expand_per_token,
         rebuilt_row_scalars=work.rebuilt_per_token / tp_size,
-        window_tokens=group.window_tokens,
+        window_tokens=group.window_tokens or group.selected_tokens,
         fixed_rows=(model.encoder_tokens or 0) if group.cached_over == "encoder" else None,
     )
 
@@ -289,7 +293,16 @@ def _remarks(model: ModelSpec, weight_bytes: int | None) -> Iterator[str]:
             f"weights: {weight_bytes:,} B a GPU as given, spread over the parts as the spec counts "
             "them; all but embeddings and idle experts are read every step"
         )
-    if any(group.index for group in model.layers):
-        yield "sparse attention is timed as if it read every cached row: an upper bound"
+    indexed = [group for group in model.layers if group.index]
+    if any(group.selected_tokens is None for group in indexed):
+        yield (
+            "sparse attention is timed as if it read every cached row, for the file does not say "
+            "how many it selects (selected_tokens): an upper bound"
+        )
+    elif indexed:
+        yield (
+            "sparse attention reads the index keys of all tokens and the rows that it selects; "
+            "scoring and choosing them is a fitted time a layer"
+        )
     if any(group.state for group in model.layers):
         yield "recurrent layers: their state is read and written; their arithmetic is left out"

@@ -112,6 +112,7 @@ class LayerGroup(Frozen):
     ``window_tokens`` bounds how many tokens a layer keeps. ``reuses_cache`` layers attend to the
     rows of another layer and keep none. ``cached_over`` "encoder" marks cross-attention, whose rows
     are as many as the encoder's. ``state`` is per sequence, ``index`` per cached token.
+    ``selected_tokens`` is how many rows an indexed layer attends to; None: not stated.
     """
 
     count: LayerCount
@@ -122,6 +123,7 @@ class LayerGroup(Frozen):
     cached_over: Literal["context", "encoder"] = "context"
     state: tuple[FixedTensor, ...] = ()
     index: tuple[FixedTensor, ...] = ()
+    selected_tokens: TokenCount | None = None
     feed_forward: FeedForward | None = None
 
     @model_validator(mode="after")
@@ -133,6 +135,8 @@ class LayerGroup(Frozen):
         for key, value in needs_attention.items():
             if value and self.attention is None:
                 raise ValueError(f"{key} is given for layers without attention")
+        if self.selected_tokens is not None and not self.index:
+            raise ValueError("selected_tokens is given for layers without index keys")
         if (self.window_tokens is None) != (self.window_kind is None):
             raise ValueError("window_tokens and window_kind (sliding or chunked) go together")
         return self
@@ -232,7 +236,9 @@ class ModelSpec(Frozen):
         groups = tuple(
             group
             if group.attention is None
-            else group.model_copy(update={"attention": next(swapped), "index": ()})
+            else group.model_copy(
+                update={"attention": next(swapped), "index": (), "selected_tokens": None}
+            )
             for group in self.layers
         )
         return self.model_copy(update={"layers": groups})
