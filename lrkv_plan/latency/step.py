@@ -397,6 +397,8 @@ def step_model(
         raise SpecError(
             f"{model.name}: weight_dtype is not stated; give --weight-dtype, or --weights"
         )
+    if weight_bytes is not None:
+        weight_bytes *= layout.pp_size  # a token passes the weights of every stage
     work = step_work(
         model, kv_dtype=kv_dtype, weight_dtype=dtype, parallel=layout,
         heads_per_tile=heads_per_tile, path=path, weight_bytes=weight_bytes,
@@ -448,6 +450,9 @@ def _assembled(
     used: list[OperationModel] = [*models.values(), *dict.fromkeys(experts)]
     used += [one for one in (products, exchanging) if one is not None]
     many = layout.tp_size > 1
+    unseen = tuple(unseen_layouts(layout, hardware))
+    factor = UNSEEN_FACTOR ** len(unseen)
+    remarks = (*_remarks(kernels, used, reducing if many else None, work), *unseen)
     return StepModel(
         work=work,
         kernels=kernels,
@@ -469,11 +474,38 @@ def _assembled(
         exchange=None if exchanging is None else exchange,
         exchange_basis=None if exchanging is None else exchanging.basis,
         matrix_models=tuple(models.values()),
-        product_basis="measured" if products is None else products.basis,
+        product_basis="measured" if products is None else _product_basis(linear, products.basis),
         operations=tuple(used),
-        band=engine.band,
-        remarks=tuple(dict.fromkeys(_remarks(kernels, used, reducing if many else None, work))),
+        band=(engine.band[0] / factor, engine.band[1] * factor),
+        remarks=tuple(dict.fromkeys(remarks)),
     )
+
+
+# Layouts of which public runs show a handful or none: factor on both ends of the band, for each.
+UNSEEN_FACTOR = 1.5
+GPUS_OF_A_NODE = 8  # at least; a larger group is one node where its all-reduce was measured
+
+
+def unseen_layouts(parallel: Parallelism, hardware: HardwareProfile) -> Iterator[str]:
+    """What of a layout no measured step stands for, a sentence each."""
+    wider = "no measured step stands for it, so the band is wider"
+    if parallel.pp_size > 1:
+        yield (
+            f"pipeline stages: a token passes all {parallel.pp_size} in turn and hand-overs take "
+            f"no time; {wider}"
+        )
+    if parallel.dcp_size > 1:
+        yield (
+            f"context parallelism: each of {parallel.dcp_size} GPUs reads its share of the rows, "
+            f"and one more all-reduce a layer joins their outputs; {wider}"
+        )
+    together = parallel.tp_size * parallel.dp_size
+    node = max([GPUS_OF_A_NODE, *(entry.n_gpus for entry in hardware.allreduce)])
+    if together > node:
+        yield (
+            f"{together} GPUs exchange in a step as if on one node of {hardware.name}, at the rate "
+            f"of its link; {wider}"
+        )
 
 
 def _layers_s(work: StepWork, beyond: WholeStep | None) -> float:
@@ -481,6 +513,12 @@ def _layers_s(work: StepWork, beyond: WholeStep | None) -> float:
         return 0.0
     n_experts = sum(one.layers for one in work.linear.experts)
     return work.n_layers * beyond.layer_s + n_experts * beyond.expert_layer_s
+
+
+def _product_basis(linear: WeightsPass, basis: str) -> str:
+    """A time scaled from the one shape that was measured is not measured."""
+    scaled = any(one.rows * one.cols != MEASURED_WEIGHTS_PER_HEAD for one in linear.products)
+    return "other_shape" if basis == "measured" and scaled else basis
 
 
 def _product_line(linear: WeightsPass, constants: Any) -> tuple[float, float]:
