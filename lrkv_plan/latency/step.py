@@ -28,7 +28,7 @@ from lrkv_plan.latency.operation import OperationModel
 from lrkv_plan.latency.products import MEASURED_WEIGHTS_PER_HEAD, product_model
 from lrkv_plan.latency.small_kernels import small_kernel_models
 from lrkv_plan.latency.weights_pass import ExpertWork, MatrixWork, WeightsPass
-from lrkv_plan.latency.work import AttentionWork, StepWork, step_work
+from lrkv_plan.latency.work import AttentionWork, StepWork, checked_layout, step_work
 from lrkv_plan.memory.exact import (
     as_amounts,
     check_is,
@@ -387,7 +387,9 @@ def step_model(
     """
     check_model("model", model)
     check_is("hardware", hardware, HardwareProfile, "load_hardware")
-    layout = parallel or Parallelism(tp_size=one_count("tp_size", tp_size))
+    if engine is not None:
+        check_is("engine", engine, EngineName, "parse_engine")
+    layout = checked_layout(parallel, tp_size)
     if weight_bytes is not None:
         weight_bytes = one_count("weight_bytes", weight_bytes)
     dtype = model.weight_dtype if weight_dtype is None else weight_dtype

@@ -16,7 +16,7 @@ from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError, SpecError
 from lrkv_plan.formats import WeightFormat
 from lrkv_plan.latency.experts import MATRICES
-from lrkv_plan.memory.exact import check_model
+from lrkv_plan.memory.exact import check_is, check_model
 from lrkv_plan.memory.weights import parameter_count, refuse_unbounded_weights
 from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.specs.model import (
@@ -181,7 +181,8 @@ def weights_pass(
     [('hidden', 4096, 6144, 32), ('heads', 4096, 4096, 32)]
     """
     check_model("model", model)
-    parallel, storage = parallel or Parallelism(), model.weights_in(weight_dtype)
+    parallel = Parallelism() if parallel is None else check_is("parallel", parallel, Parallelism)
+    storage = model.weights_in(weight_dtype)
     if weight_bytes is None:
         refuse_unbounded_weights(model)
     elif parameter_count(model).missing:

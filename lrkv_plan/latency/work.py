@@ -279,7 +279,7 @@ def step_work(
         As ``attention_work`` and ``weights_pass``.
     """
     check_model("model", model)
-    layout = parallel or Parallelism(tp_size=one_count("tp_size", tp_size))
+    layout = checked_layout(parallel, tp_size)
     blocks = sum(group.count * _n_blocks(group) for group in model.layers)
     n_exchanges = 0
     if layout.dp_size > 1:
@@ -309,6 +309,13 @@ def step_work(
         assumptions=tuple(dict.fromkeys(text for one in paths for text in one.assumptions)),
         in_kernel_option=next(filter(None, (one.in_kernel_option for one in layouts)), None),
     )  # fmt: skip
+
+
+def checked_layout(parallel: object, tp_size: object) -> Parallelism:
+    """The layout as given, or tensor parallelism alone where none is (``UsageError``)."""
+    if parallel is None:
+        return Parallelism(tp_size=one_count("tp_size", tp_size))
+    return check_is("parallel", parallel, Parallelism)
 
 
 def _n_blocks(group: LayerGroup) -> int:
