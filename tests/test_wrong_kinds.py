@@ -17,7 +17,8 @@ from lrkv_plan.attention.spec import Backbone
 from lrkv_plan.errors import PlanError, UsageError
 from lrkv_plan.latency.roofline import roofline_point
 from lrkv_plan.latency.step import step_model, step_time
-from lrkv_plan.latency.work import attention_work, linear_work, step_work
+from lrkv_plan.latency.weights_pass import weights_pass
+from lrkv_plan.latency.work import attention_work, step_work
 from lrkv_plan.memory.arithmetic import arithmetic_ratio_to_mha, attention_multiply_adds
 from lrkv_plan.memory.cache import (
     encoder_bytes_per_token,
@@ -25,7 +26,7 @@ from lrkv_plan.memory.cache import (
     state_bytes_per_sequence,
 )
 from lrkv_plan.memory.weights import weight_bytes_per_gpu
-from lrkv_plan.specs.deployment import Parallelism
+from lrkv_plan.specs.deployment import EngineName, Parallelism
 from tests.conftest import make_model
 
 MODEL = make_model(
@@ -64,10 +65,12 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (attention_multiply_adds, {"model": MODEL, "context_tokens": 8, "query_tokens": 1}),
     (arithmetic_ratio_to_mha, {"model": MODEL, "context_tokens": 8}),
     (attention_work, {"model": MODEL, **NAMED, "heads_per_tile": 2, "path": "grouped"}),
-    (linear_work, {"model": MODEL, "weight_dtype": "bf16", "tp_size": 1}),
+    (weights_pass, {"model": MODEL, "weight_dtype": "bf16", "parallel": Parallelism()}),
     (step_work, {"model": MODEL, "weight_dtype": "bf16", **NAMED}),
     (weight_bytes_per_gpu, {"model": MODEL, "parallel": Parallelism(), "weight_dtype": "bf16"}),
     (step_model, {"model": MODEL, "hardware": GPU, "weight_dtype": "bf16", **NAMED}),
+    (step_model, {"model": MODEL, "hardware": GPU, "weight_dtype": "bf16", "parallel": Parallelism(),
+                  "engine": EngineName(name="sglang")}),
     (step_time, {"model": STEP, "context_tokens": 1000, "batch_size": 1, "query_tokens": 1}),
     (roofline_point, {"model": MODEL, "hardware": GPU, "context_tokens": 8, "batch_size": 1,
                       "query_tokens": 1, "units": "bf16", **NAMED}),

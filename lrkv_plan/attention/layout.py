@@ -134,7 +134,9 @@ class DecodeWork:
     ``q (T per_token + per_step) + T expand_per_token`` multiply-adds. ``per_step`` maps queries and
     outputs through layer weights; the rest scans the cache. ``kernel`` names the measured kernel
     whose constants apply. ``rebuilt_per_token`` counts the key and value scalars that a path writes
-    out anew for every cached token. ``products`` are the maps of ``per_step``, head by head.
+    out anew for every cached token. ``products`` are the maps of ``per_step``, head by head;
+    ``in_kernel`` those of them that the kernel does itself. ``assumptions`` are sentences about how
+    an engine would run them that no measurement stands for, printed wherever a time stands.
     """
 
     path: str
@@ -144,6 +146,8 @@ class DecodeWork:
     expand_per_token: int = 0
     rebuilt_per_token: int = 0
     products: tuple[HeadProduct, ...] = ()
+    in_kernel: tuple[HeadProduct, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
     def multiply_adds(self, context_tokens: int, query_tokens: int = 1) -> int:
         """Multiply-adds of one layer and step; one is 2 FLOPs."""
@@ -156,7 +160,8 @@ class AttentionLayout:
     """One layer's attention. ``work[0]`` is the path that a serving engine would take.
 
     ``has_latent_rows`` says that one cached row is key and value of all heads, which old engines
-    could not keep; ``per_head_option`` is the design's option that caches every head instead.
+    could not keep; ``per_head_option`` is the design's option that caches every head instead,
+    ``in_kernel_option`` the one under which its kernel does the products over heads itself.
     ``small_kernels`` are kind and width of what a step launches beside matrices and attention; a
     design whose measured layer leaves no time for them has none.
     """
@@ -168,6 +173,7 @@ class AttentionLayout:
     work: tuple[DecodeWork, ...]
     has_latent_rows: bool = False
     per_head_option: str | None = None
+    in_kernel_option: str | None = None
     small_kernels: Mapping[str, int] = field(default_factory=dict)
 
     def weights_held(self, *, reuses_cache: bool) -> tuple[WeightMatrix, ...]:

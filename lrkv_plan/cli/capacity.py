@@ -8,13 +8,16 @@ import typer
 from lrkv_plan.cli.options import (
     AcceptedOption,
     AttentionOption,
+    DpSizeOption,
     EngineOption,
+    EpSizeOption,
     GpuHourOption,
     GpusOption,
     KvDtypesOption,
     KvMemoryOption,
     ModelsArgument,
     NGpusOption,
+    PpSizeOption,
     RequireSequencesOption,
     RequireTokensOption,
     RequireTpotOption,
@@ -50,28 +53,9 @@ def capacity(
             rich_help_panel=DEPLOYMENT,
         ),
     ] = None,
-    pp_size: Annotated[
-        str,
-        typer.Option("--pp-size", metavar="N", help="Pipeline stages.", rich_help_panel=DEPLOYMENT),
-    ] = "1",
-    dp_size: Annotated[
-        str,
-        typer.Option(
-            "--dp-size",
-            metavar="N",
-            help="Data-parallel attention cores.",
-            rich_help_panel=DEPLOYMENT,
-        ),
-    ] = "1",
-    ep_size: Annotated[
-        str,
-        typer.Option(
-            "--ep-size",
-            metavar="N",
-            help="GPUs that experts are dealt over.",
-            rich_help_panel=DEPLOYMENT,
-        ),
-    ] = "1",
+    pp_size: PpSizeOption = "1",
+    dp_size: DpSizeOption = "1",
+    ep_size: EpSizeOption = "1",
     dcp_size: Annotated[
         str,
         typer.Option(

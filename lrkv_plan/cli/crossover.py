@@ -9,8 +9,12 @@ from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import (
     BatchOption,
     ContextOption,
+    DpSizeOption,
+    EngineOption,
+    EpSizeOption,
     KvDtypeOption,
     ModelArgument,
+    PpSizeOption,
     QueryOption,
     RequiredGpu,
     SpecDirOption,
@@ -29,6 +33,8 @@ class Over(str, enum.Enum):
     RANK = "rank"
     QUERY = "query_tokens"
     TP = "tp_size"
+    DP = "dp_size"
+    EP = "ep_size"
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +60,8 @@ def crossover(
         typer.Option(
             "--over",
             metavar="NAME",
-            help="What to vary. context_tokens, batch_size, rank, query_tokens or tp_size.",
+            help="What to vary. context_tokens, batch_size, rank, query_tokens, tp_size, dp_size "
+            "or ep_size.",
         ),
     ] = Over.CONTEXT,
     context_tokens: ContextOption = None,
@@ -65,6 +72,10 @@ def crossover(
         typer.Option("--at-most", metavar="N", help="Largest value of the variable looked at."),
     ] = None,
     tp_size: TpSizeOption = "1",
+    pp_size: PpSizeOption = "1",
+    dp_size: DpSizeOption = "1",
+    ep_size: EpSizeOption = "1",
+    engine: EngineOption = "vllm",
     kv_dtype: KvDtypeOption = "bf16",
     weight_dtype: WeightDtypeOption = None,
     weights: WeightsOption = None,

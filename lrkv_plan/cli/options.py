@@ -63,6 +63,28 @@ NGpusOption = Annotated[
         "--n-gpus", metavar="N", help="GPUs in all; replicas fill them.", rich_help_panel=DEPLOYMENT
     ),
 ]
+PpSizeOption = Annotated[
+    str,
+    typer.Option("--pp-size", metavar="N", help="Pipeline stages.", rich_help_panel=DEPLOYMENT),
+]
+DpSizeOption = Annotated[
+    str,
+    typer.Option(
+        "--dp-size",
+        metavar="N",
+        help="Data-parallel attention cores.",
+        rich_help_panel=DEPLOYMENT,
+    ),
+]
+EpSizeOption = Annotated[
+    str,
+    typer.Option(
+        "--ep-size",
+        metavar="N",
+        help="GPUs that experts are dealt over.",
+        rich_help_panel=DEPLOYMENT,
+    ),
+]
 EngineOption = Annotated[
     str,
     typer.Option(

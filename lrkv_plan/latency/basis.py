@@ -49,6 +49,28 @@ def basis_by_term(model: StepModel, step: StepTime) -> Iterator[tuple[str, Basis
     yield "engine", _ENGINE, step.engine_s
 
 
+PARTS_OF_SCREENS = {
+    "attention": "attention", "matrices": "weights", "products": "weights", "experts": "weights",
+    "all-reduce": "all-reduce", "small kernels": "rest", "exchange": "rest", "engine": "rest",
+}  # fmt: skip
+
+
+def basis_by_part(model: StepModel, step: StepTime) -> dict[str, tuple[Basis, float]]:
+    """(evidence, seconds) of attention, weights, all-reduce and the rest of one step.
+
+    The evidence of several terms together is the weakest among those over a tenth of them.
+    """
+    terms: dict[str, list[tuple[Basis, float]]] = {}
+    for term, basis, seconds in basis_by_term(model, step):
+        terms.setdefault(PARTS_OF_SCREENS[term], []).append((basis, float(seconds)))
+    found: dict[str, tuple[Basis, float]] = {}
+    for part, several in terms.items():
+        total = sum(seconds for _, seconds in several)
+        weighty = [basis for basis, seconds in several if seconds > WEIGHTY_SHARE * total]
+        found[part] = weakest(weighty or [basis for basis, _ in several]), total
+    return found
+
+
 def weakest(bases: Iterable[str]) -> Basis:
     """The weakest evidence among some; measured where there is none.
 

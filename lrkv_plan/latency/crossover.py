@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.attention.spec import divisors_of
 from lrkv_plan.errors import PlacementError, UsageError, did_you_mean
-from lrkv_plan.latency.step import StepModel, StepTime, step_model, step_time
+from lrkv_plan.latency.step import StepModel, StepTime, loads, step_model, step_time
 from lrkv_plan.memory.exact import one_count
+from lrkv_plan.specs.deployment import EngineName, Parallelism
 from lrkv_plan.specs.design import NamedDesign, design_text, layers_of, sizes_of, with_size
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
+    from lrkv_plan.latency.kernel import KernelModel
+    from lrkv_plan.latency.work import AttentionWork
     from lrkv_plan.memory.exact import IntArray
 
 SCAN_CHUNK = 65_536  # values that a scan evaluates at a time: a few MB of arrays
@@ -63,23 +66,67 @@ class Crossover:
     decided: tuple[Decided, ...] = ()
 
 
-def context_breakpoints(models: Iterable[StepModel], query_tokens: int) -> set[int]:
-    """Contexts around which a step time is not linear: full windows and layers' ridges. [tokens]
+def context_breakpoints(
+    models: Iterable[StepModel], batch_size: int, query_tokens: int
+) -> set[int]:
+    """Contexts around which a step time is not linear. [tokens]
 
-    A layer's ridge is the R with (R a + f + q w) / bw = R c / peak:
-    R = (f + q w) / (c bw / peak - a). The batch scales both sides alike.
+    Full windows; each layer's ridge, where traffic takes as long as arithmetic; and where its
+    kernel's bound of short calls meets either side of the ridge.
     """
     places: set[int] = set()
     for model in models:
+        batch = int(loads(model, batch_size, query_tokens).rank_batch)
         for layer, kernel in zip(model.work.attention, model.kernels, strict=True):
             if layer.window_tokens is not None:
                 places.add(layer.window_tokens)
-            per_row = query_tokens * layer.row_flops + layer.expand_row_flops
-            slope = per_row * kernel.bytes_per_s / kernel.flops_per_s - layer.row_read_bytes
-            constant = layer.fixed_bytes + query_tokens * layer.token_write_bytes
-            if slope > 0 and constant > 0:
-                places.add(int(constant / slope))
+            places |= _bends(layer, kernel, batch, query_tokens)
     return places
+
+
+@dataclass(frozen=True)
+class _Line:
+    """intercept + slope R, in seconds of one call over R rows."""
+
+    intercept: float
+    slope: float
+
+    def __add__(self, other: _Line) -> _Line:
+        return _Line(self.intercept + other.intercept, self.slope + other.slope)
+
+    def times(self, factor: float) -> _Line:
+        return _Line(self.intercept * factor, self.slope * factor)
+
+
+def _bends(layer: AttentionWork, kernel: KernelModel, batch: int, query: int) -> set[int]:
+    """Rows at which two of the lines that make up a kernel's time cross."""
+    no_window = replace(layer, window_tokens=None)
+    moved = _line(no_window.n_bytes, batch, query)
+    worked = _line(no_window.n_flops, batch, query).times(1 / kernel.flops_per_s)
+    memory = moved.times(1 / kernel.bytes_per_s)
+    pairs = [(memory, worked)]
+    if kernel.short is not None:
+        short, constants_of = kernel.short, kernel.constants_of or kernel.kernel
+        units = _line(lambda r, b, _: no_window.n_units(r, b, constants_of), batch, query)
+        few = _Line(short.t0_s, 0.0) + moved.times(1 / short.bytes_per_s) + worked
+        few += units.times(short.work_unit_s)
+        start = _Line(kernel.t0_s, 0.0) + units.times(kernel.work_unit_s)
+        pairs += [(start + memory, few), (start + worked, few)]
+    crossings = (
+        (other.intercept - one.intercept) / (one.slope - other.slope)
+        for one, other in pairs
+        if one.slope != other.slope
+    )
+    return {int(rows) for rows in crossings if 0 < rows < MOST_ROWS}
+
+
+MOST_ROWS = 2**53  # beyond any context; whole numbers in a float up to there
+
+
+def _line(amount: Callable[[Any, Any, Any], Any], batch: int, query: int) -> _Line:
+    """An amount that is linear in rows."""
+    none, one = float(amount(0, batch, query)), float(amount(1, batch, query))
+    return _Line(none, one - none)
 
 
 def sign_changes(
@@ -195,7 +242,7 @@ def context_crossover(
         one, other = (step_time(m, place, batch_size, query_tokens) for m in models)
         return one, other
 
-    breaks = context_breakpoints(models, query_tokens)
+    breaks = context_breakpoints(models, batch_size, query_tokens)
     return _with_bands(at, low, high, lambda times: sign_changes(times, low, high, breaks))
 
 
@@ -312,8 +359,9 @@ def _place(value: int, what: str) -> str:
     return f"rank {value:,}" if what == "rank" else f"{value:,} {what}"
 
 
-VARIABLES = ("context_tokens", "batch_size", "rank", "query_tokens", "tp_size")
-_DEFAULT_MOST = {"batch_size": 4096, "query_tokens": 64, "tp_size": 64}
+SIZES = ("tp_size", "dp_size", "ep_size")
+VARIABLES = ("context_tokens", "batch_size", "rank", "query_tokens", *SIZES)
+_DEFAULT_MOST = {"batch_size": 4096, "query_tokens": 64, **dict.fromkeys(SIZES, 64)}
 # Beyond what any engine decodes together or speculates on; every value up to it is evaluated.
 MOST_SCANNED = 2**20
 MOST_RANKS = 1024  # each rank is a design of its own
@@ -369,6 +417,7 @@ def compare(
     kv_dtype: str = "bf16",
     weight_dtype: str | None = None,
     weight_bytes: int | None = None,
+    engine: EngineName | None = None,
     relatives: Sequence[HardwareProfile] = (),
 ) -> Comparison:
     """Where the faster of two designs changes along one variable.
@@ -376,11 +425,13 @@ def compare(
     Parameters
     ----------
     designs : two designs of one backbone, with their names.
-    over : context_tokens, batch_size, rank, query_tokens or tp_size.
-    point : the other variables' values: context_tokens, batch_size, query_tokens, tp_size.
+    over : one of ``VARIABLES``.
+    point : the other variables' values: context_tokens, batch_size, query_tokens, tp_size; other
+        sizes of ``Parallelism`` are 1 where they are left out.
     at_most : the variable's largest value; by default the model's longest context (at least
         131,072), 4,096 sequences, 64 query tokens, 64 GPUs, or a head's width. At most
         ``MOST_SCANNED`` sequences or query tokens and ``MOST_RANKS`` ranks.
+    engine : whose kernels and step constants apply; vLLM's newest when None.
 
     Raises
     ------
@@ -397,47 +448,47 @@ def compare(
     pair = [design for _, design in designs]
 
     @cache
-    def built(index: int, rank: int | None, tp_size: int) -> StepModel:
+    def built(index: int, rank: int | None, parallel: Parallelism) -> StepModel:
         return step_model(
             at_rank(pair[index], rank), hardware, kv_dtype=kv_dtype, weight_dtype=weight_dtype,
-            weight_bytes=weight_bytes, tp_size=tp_size, relatives=relatives,
+            weight_bytes=weight_bytes, parallel=parallel, engine=engine, relatives=relatives,
         )  # fmt: skip
+
+    def models_at(**changed: int) -> tuple[StepModel, StepModel]:
+        told = {**point, **changed}
+        parallel = _layout(told)
+        return built(0, told.get("rank"), parallel), built(1, told.get("rank"), parallel)
 
     def steps_at(value: int) -> tuple[StepTime, StepTime]:
         told = {**point, over: value}
-        one, other = (
-            step_time(
-                built(index, told.get("rank"), told["tp_size"]),
-                told["context_tokens"], told["batch_size"], told["query_tokens"],
-            )
-            for index in (0, 1)
-        )  # fmt: skip
+        at = told["context_tokens"], told["batch_size"], told["query_tokens"]
+        one, other = (step_time(model, *at) for model in models_at(**{over: value}))
         return one, other
 
     def name_at(index: int, value: int) -> str:
         return names_at(designs, value if over == "rank" else None)[index]
 
     def pair_at(value: int) -> PairAt:
-        told = {**point, over: value}
-        one, other = (built(index, told.get("rank"), told["tp_size"]) for index in (0, 1))
-        return PairAt(place=value, models=(one, other), steps=steps_at(value))
+        return PairAt(place=value, models=models_at(**{over: value}), steps=steps_at(value))
 
     values: Sequence[int] | IntArray
-    if over in ("context_tokens", "batch_size", "query_tokens"):
-        steps = built(0, None, point["tp_size"]), built(1, None, point["tp_size"])
+    if over in SCANNED:
+        steps = models_at()
         crossover = _along(over, steps, point, at_most or _most(pair[0], over))
         values = range(crossover.low, crossover.high + 1)
         leads = _leads(
             crossover, _lead_along(over, steps, point), _turns(over, crossover, steps, point)
         )
     else:
-        ranks = over == "rank"
-        values = ranks_of(pair, at_most) if ranks else _tp_sizes(pair[0], built, at_most)
+        if over == "rank":
+            values = ranks_of(pair, at_most)
+        else:
+            values = _sizes(pair[0], over, models_at, at_most)
         crossover = _each_of(values, steps_at)
         leads = _leads(crossover, lambda value: pair_at(int(value)).lead_s, values)
     shown = places_to_show(crossover, values, 1024 if over == "context_tokens" else 0)
-    lowest = crossover.low if over == "rank" else None
-    notes = (n for index in (0, 1) for n in built(index, lowest, point["tp_size"]).remarks)
+    lowest = models_at(**({} if over in SCANNED else {over: crossover.low}))
+    notes = (note for model in lowest for note in model.remarks)
     return Comparison(
         crossover=crossover,
         sides=tuple(_sides(crossover, name_at, steps_at)),
@@ -447,6 +498,8 @@ def compare(
     )
 
 
+# Variables along which a step's models stay the same.
+SCANNED = ("context_tokens", "batch_size", "query_tokens")
 MOST_SHOWN = 8
 _NEAR = 1.5  # a value that close to a change says nothing beside it
 
@@ -497,7 +550,8 @@ def _turns(
         return np.arange(crossover.low, crossover.high + 1)
     low, high = crossover.low, crossover.high
     changes = (place for c in crossover.crossings for place in (c.at - 1, c.at))
-    return sorted({*_bracketed(low, high, context_breakpoints(models, point["query_tokens"])),
+    breaks = context_breakpoints(models, point["batch_size"], point["query_tokens"])
+    return sorted({*_bracketed(low, high, breaks),
                    *(place for place in changes if place >= low)})  # fmt: skip
 
 
@@ -645,19 +699,44 @@ def ranks_of(designs: Sequence[ModelSpec], at_most: int | None) -> list[int]:
     return [rank for rank in range(0, most + 1) if all(rank in ranks for ranks in every)]
 
 
-def _tp_sizes(model: ModelSpec, built: Any, at_most: int | None) -> list[int]:
-    """Tensor-parallel sizes that both designs can run: query heads are dealt out evenly."""
+def _layout(told: Mapping[str, int]) -> Parallelism:
+    return Parallelism(
+        **{one.name: told[one.name] for one in fields(Parallelism) if one.name in told}
+    )
+
+
+def _sizes(
+    model: ModelSpec,
+    over: str,
+    models_at: Callable[..., tuple[StepModel, StepModel]],
+    at_most: int | None,
+) -> list[int]:
+    """Sizes of one kind of parallelism that both designs can run.
+
+    Raises
+    ------
+    UsageError
+        If experts are to be dealt out and the model has none.
+    PlacementError
+        If none can run; the message is that of the first.
+    """
+    if over == "ep_size" and not model.has_experts:
+        raise UsageError(f"{model.name} has no experts to deal out; vary dp_size or tp_size")
+    most = at_most or _DEFAULT_MOST[over]
     heads = math.gcd(*(layer.n_heads for layer in layers_of(model)))
-    sizes = []
-    for size in divisors_of(heads or 1):
-        if size > (at_most or _DEFAULT_MOST["tp_size"]):
+    powers = [2**k for k in range(most.bit_length())]
+    sizes, refused = [], None
+    for size in divisors_of(heads or 1) if over == "tp_size" else powers:
+        if size > most:
             break
         try:
-            for index in (0, 1):
-                built(index, None, size)
-        except PlacementError:
+            models_at(**{over: size})
+        except PlacementError as error:
+            refused = refused or error
             continue
         sizes.append(size)
+    if not sizes and refused is not None:
+        raise refused
     return sizes
 
 
@@ -672,7 +751,7 @@ def _sides(
         try:
             steps = steps_at(place)
         except PlacementError:
-            continue  # one GPU fewer than a crossing along tp_size need not be runnable
+            continue  # one GPU fewer than a crossing along a size need not be runnable
         for index, step in enumerate(steps):
             rows.append(
                 {

@@ -60,7 +60,7 @@ def _changes(
         one, other = (step_time(m, context, batch_size, query_tokens).step_s for m in pair)
         return one, other
 
-    return sign_changes(times, low, high, context_breakpoints(pair, query_tokens))
+    return sign_changes(times, low, high, context_breakpoints(pair, batch_size, query_tokens))
 
 
 def _leaning(pair: Pair, favoured: int | None) -> Pair:
@@ -78,8 +78,17 @@ def _leaning(pair: Pair, favoured: int | None) -> Pair:
 
 def _scaled(kernel: KernelModel, factor: float) -> KernelModel:
     """A kernel whose every time is ``factor`` times as long."""
+    short = kernel.short
+    if short is not None:
+        short = replace(
+            short,
+            t0_s=short.t0_s * factor,
+            work_unit_s=short.work_unit_s * factor,
+            bytes_per_s=short.bytes_per_s / factor,
+        )
     return replace(
         kernel,
+        short=short,
         t0_s=kernel.t0_s * factor,
         work_unit_s=kernel.work_unit_s * factor,
         bytes_per_s=kernel.bytes_per_s / factor,

@@ -162,7 +162,8 @@ def kernel_time(
     if model.short is not None:
         short = model.short
         few = short.t0_s + n_bytes / short.bytes_per_s + flops / model.flops_per_s
-        time_s = smaller(time_s, few + short.work_unit_s * (work_units or 0.0))
+        units: Any = 0.0 if work_units is None else work_units
+        time_s = smaller(time_s, few + short.work_unit_s * units)
     return KernelTime(
         time_s=time_s, low_s=time_s * model.band90[0], high_s=time_s * model.band90[1],
         memory_s=memory_s, compute_s=compute_s, model=model,

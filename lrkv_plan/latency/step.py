@@ -28,7 +28,7 @@ from lrkv_plan.latency.operation import OperationModel
 from lrkv_plan.latency.products import MEASURED_WEIGHTS_PER_HEAD, product_model
 from lrkv_plan.latency.small_kernels import small_kernel_models
 from lrkv_plan.latency.weights_pass import ExpertWork, MatrixWork, WeightsPass
-from lrkv_plan.latency.work import AttentionWork, StepWork, step_work
+from lrkv_plan.latency.work import AttentionWork, StepWork, checked_layout, step_work
 from lrkv_plan.memory.exact import (
     as_amounts,
     check_is,
@@ -387,7 +387,9 @@ def step_model(
     """
     check_model("model", model)
     check_is("hardware", hardware, HardwareProfile, "load_hardware")
-    layout = parallel or Parallelism(tp_size=one_count("tp_size", tp_size))
+    if engine is not None:
+        check_is("engine", engine, EngineName, "parse_engine")
+    layout = checked_layout(parallel, tp_size)
     if weight_bytes is not None:
         weight_bytes = one_count("weight_bytes", weight_bytes)
     dtype = model.weight_dtype if weight_dtype is None else weight_dtype
@@ -397,6 +399,8 @@ def step_model(
         raise SpecError(
             f"{model.name}: weight_dtype is not stated; give --weight-dtype, or --weights"
         )
+    if weight_bytes is not None:
+        weight_bytes *= layout.pp_size  # a token passes the weights of every stage
     work = step_work(
         model, kv_dtype=kv_dtype, weight_dtype=dtype, parallel=layout,
         heads_per_tile=heads_per_tile, path=path, weight_bytes=weight_bytes,
@@ -448,6 +452,9 @@ def _assembled(
     used: list[OperationModel] = [*models.values(), *dict.fromkeys(experts)]
     used += [one for one in (products, exchanging) if one is not None]
     many = layout.tp_size > 1
+    unseen = tuple(unseen_layouts(layout, hardware))
+    factor = UNSEEN_FACTOR ** len(unseen)
+    remarks = (*_remarks(kernels, used, reducing if many else None, work), *unseen)
     return StepModel(
         work=work,
         kernels=kernels,
@@ -469,11 +476,38 @@ def _assembled(
         exchange=None if exchanging is None else exchange,
         exchange_basis=None if exchanging is None else exchanging.basis,
         matrix_models=tuple(models.values()),
-        product_basis="measured" if products is None else products.basis,
+        product_basis="measured" if products is None else _product_basis(linear, products.basis),
         operations=tuple(used),
-        band=engine.band,
-        remarks=tuple(dict.fromkeys(_remarks(kernels, used, reducing if many else None, work))),
+        band=(engine.band[0] / factor, engine.band[1] * factor),
+        remarks=tuple(dict.fromkeys(remarks)),
     )
+
+
+# Layouts of which public runs show a handful or none: factor on both ends of the band, for each.
+UNSEEN_FACTOR = 1.5
+GPUS_OF_A_NODE = 8  # at least; a larger group is one node where its all-reduce was measured
+
+
+def unseen_layouts(parallel: Parallelism, hardware: HardwareProfile) -> Iterator[str]:
+    """What of a layout no measured step stands for, a sentence each."""
+    wider = "no measured step stands for it, so the band is wider"
+    if parallel.pp_size > 1:
+        yield (
+            f"pipeline stages: a token passes all {parallel.pp_size} in turn and hand-overs take "
+            f"no time; {wider}"
+        )
+    if parallel.dcp_size > 1:
+        yield (
+            f"context parallelism: each of {parallel.dcp_size} GPUs reads its share of the rows, "
+            f"and one more all-reduce a layer joins their outputs; {wider}"
+        )
+    together = parallel.tp_size * parallel.dp_size
+    node = max([GPUS_OF_A_NODE, *(entry.n_gpus for entry in hardware.allreduce)])
+    if together > node:
+        yield (
+            f"{together} GPUs exchange in a step as if on one node of {hardware.name}, at the rate "
+            f"of its link; {wider}"
+        )
 
 
 def launches(work: StepWork) -> int:
@@ -492,6 +526,12 @@ def _layers_s(work: StepWork, beyond: WholeStep | None, engine: EngineStep) -> f
         n_experts = sum(one.layers for one in work.linear.experts)
         added += work.n_layers * beyond.layer_s + n_experts * beyond.expert_layer_s
     return added - launches(work) * engine.overlap_s
+
+
+def _product_basis(linear: WeightsPass, basis: str) -> str:
+    """A time scaled from the one shape that was measured is not measured."""
+    scaled = any(one.rows * one.cols != MEASURED_WEIGHTS_PER_HEAD for one in linear.products)
+    return "other_shape" if basis == "measured" and scaled else basis
 
 
 def _product_line(linear: WeightsPass, constants: Any) -> tuple[float, float]:

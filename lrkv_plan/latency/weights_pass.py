@@ -16,7 +16,7 @@ from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError, SpecError
 from lrkv_plan.formats import WeightFormat
 from lrkv_plan.latency.experts import MATRICES
-from lrkv_plan.memory.exact import check_model
+from lrkv_plan.memory.exact import check_is, check_model
 from lrkv_plan.memory.weights import parameter_count, refuse_unbounded_weights
 from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.specs.model import (
@@ -48,7 +48,10 @@ class MatrixWork:
 
 @dataclass(frozen=True, kw_only=True)
 class ProductWork:
-    """``layers`` equal products batched over ``heads``, a matrix of rows x cols in each."""
+    """``layers`` equal products batched over ``heads``, a matrix of rows x cols in each.
+
+    ``in_kernel`` means that the attention kernel does it, so that none is launched.
+    """
 
     name: str
     heads: int
@@ -57,6 +60,7 @@ class ProductWork:
     n_bytes: float
     format_name: str
     layers: int
+    in_kernel: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +103,14 @@ class WeightsPass:
     products: tuple[ProductWork, ...]
     experts: tuple[ExpertWork, ...]
     small: tuple[SmallWork, ...]
+    kernel_bytes: float = 0.0  # matrices that attention kernels read themselves
 
     @property
     def dense_bytes(self) -> float:
         """Weights that every step reads. [bytes]"""
         matrices = sum(one.layers * one.n_bytes for one in self.matrices)
-        return float(matrices + sum(one.layers * one.n_bytes for one in self.products))
+        products = sum(one.layers * one.n_bytes for one in self.products)
+        return float(matrices + products + self.kernel_bytes)
 
     @property
     def expert_bytes(self) -> float:
@@ -138,6 +144,7 @@ class WeightsPass:
                 replace(e, bytes_per_expert=e.bytes_per_expert * factor) for e in self.experts
             ),
             small=self.small,
+            kernel_bytes=self.kernel_bytes * factor,
         )
 
 
@@ -174,7 +181,8 @@ def weights_pass(
     [('hidden', 4096, 6144, 32), ('heads', 4096, 4096, 32)]
     """
     check_model("model", model)
-    parallel, storage = parallel or Parallelism(), model.weights_in(weight_dtype)
+    parallel = Parallelism() if parallel is None else check_is("parallel", parallel, Parallelism)
+    storage = model.weights_in(weight_dtype)
     if weight_bytes is None:
         refuse_unbounded_weights(model)
     elif parameter_count(model).missing:
@@ -198,18 +206,21 @@ def _pass(
 ) -> WeightsPass:
     matrices: list[MatrixWork] = []
     products: list[ProductWork] = []
+    kernel_bytes = 0.0
     experts: list[ExpertWork] = []
     small: list[SmallWork] = []
     for group in model.layers:
         matrices += _attention_matrices(model, group, storage, parallel)
-        products += _products(model, group, storage, parallel, path)
+        here = tuple(_products(model, group, storage, parallel, path))
+        products += (one for one in here if not one.in_kernel)
+        kernel_bytes += sum(one.layers * one.n_bytes for one in here if one.in_kernel)
         matrices += _feed_forward_matrices(model, group, storage, parallel)
         experts += _experts(model, group, storage, parallel)
         small += _small(model, group, parallel)
     matrices += _head(model, storage, parallel)
     return WeightsPass(
         matrices=_merged(matrices), products=tuple(products), experts=tuple(experts),
-        small=_gathered(small),
+        small=_gathered(small), kernel_bytes=kernel_bytes,
     )  # fmt: skip
 
 
@@ -236,14 +247,18 @@ def _unstated_pass(
         )
     matrices: list[MatrixWork] = []
     products: list[ProductWork] = []
+    kernel_bytes = 0.0
     small: list[SmallWork] = []
     for group in model.layers:
         matrices += _attention_matrices(model, group, storage, parallel)
-        products += _products(model, group, storage, parallel, path)
+        here = tuple(_products(model, group, storage, parallel, path))
+        products += (one for one in here if not one.in_kernel)
+        kernel_bytes += sum(one.layers * one.n_bytes for one in here if one.in_kernel)
         small += _small(model, group, parallel)
     stated = WeightsPass(
-        matrices=_merged(matrices), products=tuple(products), experts=(), small=_gathered(small)
-    )
+        matrices=_merged(matrices), products=tuple(products), experts=(), small=_gathered(small),
+        kernel_bytes=kernel_bytes,
+    )  # fmt: skip
     rest = weight_bytes - stated.dense_bytes
     if rest <= 0:
         return stated.scaled(weight_bytes / stated.dense_bytes)
@@ -329,12 +344,13 @@ def _products(
     layout = layout_of(group.attention, model.model_dim)
     heads = layout.n_heads // parallel.tp_size
     work = next((one for one in layout.work if one.path == path), layout.work[0])
-    for product in work.products:
+    for product in (*work.products, *work.in_kernel):
         if product.rows and product.cols:
             yield ProductWork(
                 name=product.name, heads=heads, rows=product.rows, cols=product.cols,
                 n_bytes=heads * product.rows * product.cols * storage.plain_bits / 8,
                 format_name=storage.plain_operand, layers=group.count,
+                in_kernel=product in work.in_kernel,
             )  # fmt: skip
 
 

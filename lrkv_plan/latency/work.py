@@ -8,7 +8,7 @@ rotations, norms and sampling.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lrkv_plan.attention.layout import AttentionLayout, DecodeWork
@@ -22,14 +22,17 @@ from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.specs.model import ExpertFeedForward, LayerGroup, ModelSpec
 from lrkv_plan.units import FLOPS_PER_MULTIPLY_ADD
 
+ACTIVATION_BYTES = 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionWork:
     """``layers`` equal layers on one GPU; all figures are of one layer.
 
-    With R = min(T, window) rows: reads B (R row_read_bytes + fixed_bytes), writes
-    B q token_write_bytes, computes B R (q row_flops + expand_row_flops). ``fixed_rows`` replaces R
-    for cross-attention. A sparse layer reads ``index_row_bytes`` of all T tokens and then
+    With R = min(T, window) rows: reads B (R row_read_bytes + fixed_bytes) + call_bytes, writes
+    B q token_write_bytes, computes B R (q row_flops + expand_row_flops) + B q token_flops.
+    ``fixed_rows`` replaces R for cross-attention. ``call_bytes`` and ``token_flops`` are of maps
+    that the kernel does itself. A sparse layer reads ``index_row_bytes`` of all T tokens and then
     R = min(T, selected) rows.
     """
 
@@ -43,6 +46,8 @@ class AttentionWork:
     index_row_bytes: float = 0.0
     token_write_bytes: float = 0.0
     fixed_bytes: float = 0.0
+    call_bytes: float = 0.0
+    token_flops: float = 0.0
     row_flops: float = 0.0
     expand_row_flops: float = 0.0
     rebuilt_row_scalars: float = 0.0
@@ -63,12 +68,13 @@ class AttentionWork:
         """Bytes read and written by one layer. [bytes]"""
         read = self.rows(context_tokens) * self.row_read_bytes + self.fixed_bytes
         read = read + self.index_row_bytes * context_tokens
-        return batch_size * (read + query_tokens * self.token_write_bytes)
+        return batch_size * (read + query_tokens * self.token_write_bytes) + self.call_bytes
 
     def n_flops(self, context_tokens: Any, batch_size: Any, query_tokens: Any = 1) -> Any:
-        """FLOPs of one layer's scan. [FLOPs]"""
+        """FLOPs of one layer's kernel. [FLOPs]"""
         per_row = query_tokens * self.row_flops + self.expand_row_flops
-        return batch_size * self.rows(context_tokens) * per_row
+        scanned = self.rows(context_tokens) * per_row
+        return batch_size * (scanned + query_tokens * self.token_flops)
 
     def n_units(self, context_tokens: Any, batch_size: Any, constants_of: str | None = None) -> Any:
         """Work units of one layer: what a kernel deals out, or rebuilds, one by one.
@@ -88,6 +94,7 @@ def attention_work(
     *,
     kv_dtype: str = "bf16",
     tp_size: int = 1,
+    dcp_size: int = 1,
     heads_per_tile: int | None = None,
     path: str | None = None,
 ) -> tuple[AttentionWork, ...]:
@@ -98,6 +105,7 @@ def attention_work(
     heads_per_tile : query heads that a kernel serves from one read of a cached row; all that share
         the row when None. [heads]
     path : decode path by name; each layout's first when None.
+    dcp_size : GPUs among which the rows of a sequence are dealt out. [GPUs]
 
     Raises
     ------
@@ -138,8 +146,18 @@ def attention_work(
             )  # fmt: skip
         if group.attention is not None:
             layout = layout_of(group.attention, model.model_dim)
-            found.append(_layer_work(model, group, layout, storage, tp_size, heads_per_tile, path))
+            work = _layer_work(model, group, layout, storage, tp_size, heads_per_tile, path)
+            found.append(_dealt_out(work, dcp_size))
     return tuple(found)
+
+
+def _dealt_out(work: AttentionWork, dcp_size: int) -> AttentionWork:
+    """A layer whose rows are dealt out: each GPU reads a share and scans it for all their heads."""
+    return replace(
+        work,
+        row_read_bytes=work.row_read_bytes / dcp_size,
+        token_write_bytes=work.token_write_bytes / dcp_size,
+    )
 
 
 def _layer_work(
@@ -152,12 +170,13 @@ def _layer_work(
     path: str | None,
 ) -> AttentionWork:
     layout.check_tp_size(tp_size)
-    work = _path(layout, path)
+    work = path_of(layout, path)
     heads = layout.n_heads // tp_size
     cached = [(t, t.copies_per_gpu(tp_size)) for t in layout.cached]
     index = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in group.index)
     written = sum(float(n * storage.of_tensor(t.stored_as).row_bytes(t.width)) for t, n in cached)
     flops = FLOPS_PER_MULTIPLY_ADD / tp_size
+    inside = sum(product.rows * product.cols for product in work.in_kernel)  # of one head
     read = sum(
         _reads(heads, n, heads_per_tile)
         * n
@@ -176,13 +195,22 @@ def _layer_work(
         token_write_bytes=0.0 if group.reuses_cache else written + index,
         row_flops=flops * work.per_token,
         expand_row_flops=flops * work.expand_per_token,
+        call_bytes=float(ACTIVATION_BYTES * heads * inside),
+        token_flops=float(FLOPS_PER_MULTIPLY_ADD * heads * inside),
         rebuilt_row_scalars=work.rebuilt_per_token / tp_size,
         window_tokens=group.window_tokens or group.selected_tokens,
         fixed_rows=(model.encoder_tokens or 0) if group.cached_over == "encoder" else None,
     )
 
 
-def _path(layout: AttentionLayout, name: str | None) -> DecodeWork:
+def path_of(layout: AttentionLayout, name: str | None) -> DecodeWork:
+    """The path of that name, the layout's first for None.
+
+    Raises
+    ------
+    UsageError
+        If the layout has no path of that name.
+    """
     if name is None:
         return layout.work[0]
     for work in layout.work:
@@ -208,15 +236,14 @@ def paths_of(model: ModelSpec) -> tuple[str, ...]:
     return tuple(p for p in first if all(p in [w.path for w in one.work] for one in layouts))
 
 
-ACTIVATION_BYTES = 2
-
-
 @dataclass(frozen=True, kw_only=True)
 class StepWork:
     """One decode step of one GPU.
 
     Each mixer and each feed-forward of tensor-parallel GPUs ends in an all-reduce; with attention
-    ranks each layer of experts exchanges tokens instead.
+    ranks each layer of experts exchanges tokens instead. GPUs that deal out a sequence's rows join
+    their partial outputs in one more a layer. ``assumptions`` are those of the decode paths,
+    ``in_kernel_option`` the option of a design whose products they are about.
     """
 
     attention: tuple[AttentionWork, ...]
@@ -228,6 +255,8 @@ class StepWork:
     model_dim: int
     parallel: Parallelism
     remarks: tuple[str, ...]
+    assumptions: tuple[str, ...] = ()
+    in_kernel_option: str | None = None
 
     @property
     def tp_size(self) -> int:
@@ -254,7 +283,7 @@ def step_work(
         As ``attention_work`` and ``weights_pass``.
     """
     check_model("model", model)
-    layout = parallel or Parallelism(tp_size=one_count("tp_size", tp_size))
+    layout = checked_layout(parallel, tp_size)
     blocks = sum(group.count * _n_blocks(group) for group in model.layers)
     n_exchanges = 0
     if layout.dp_size > 1:
@@ -262,22 +291,35 @@ def step_work(
             group.count for group in model.layers
             if isinstance(group.feed_forward, ExpertFeedForward)
         )  # fmt: skip
+    attending = [group for group in model.layers if group.attention is not None]
+    n_joins = sum(group.count for group in attending) if layout.dcp_size > 1 else 0
+    layouts = [layout_of(g.attention, model.model_dim) for g in attending if g.attention]
+    paths = [path_of(one, path) for one in layouts]
     return StepWork(
         attention=attention_work(
-            model, kv_dtype=kv_dtype, tp_size=layout.tp_size, heads_per_tile=heads_per_tile,
-            path=path,
+            model, kv_dtype=kv_dtype, tp_size=layout.tp_size, dcp_size=layout.dcp_size,
+            heads_per_tile=heads_per_tile, path=path,
         ),
         linear=weights_pass(
             model, weight_dtype=weight_dtype, parallel=layout, weight_bytes=weight_bytes, path=path
         ),
-        n_all_reduces=blocks - n_exchanges if layout.tp_size > 1 else 0,
+        n_all_reduces=blocks - n_exchanges + n_joins if layout.tp_size > 1 else 0,
         all_reduce_token_bytes=float(model.model_dim * ACTIVATION_BYTES),
         n_exchanges=n_exchanges,
         n_layers=model.n_layers,
         model_dim=model.model_dim,
         parallel=layout,
         remarks=tuple(_remarks(model, weight_bytes)),
+        assumptions=tuple(dict.fromkeys(text for one in paths for text in one.assumptions)),
+        in_kernel_option=next(filter(None, (one.in_kernel_option for one in layouts)), None),
     )  # fmt: skip
+
+
+def checked_layout(parallel: object, tp_size: object) -> Parallelism:
+    """The layout as given, or tensor parallelism alone where none is (``UsageError``)."""
+    if parallel is None:
+        return Parallelism(tp_size=one_count("tp_size", tp_size))
+    return check_is("parallel", parallel, Parallelism)
 
 
 def _n_blocks(group: LayerGroup) -> int:

@@ -48,6 +48,9 @@ def plan(
     context_tokens: Numbers | None = None,
     n_gpus: Number | None = None,
     tp_size: Numbers | None = None,
+    pp_size: Number | None = None,
+    dp_size: Number | None = None,
+    ep_size: Number | None = None,
     budget: Number | None = None,
     batch_size: Numbers | None = None,
     require_sequences: Number | None = None,
@@ -76,6 +79,7 @@ def plan(
     context_tokens : cached tokens per sequence; 8k or the model's maximum.
     tp_size : GPUs that share the model; of ``n_gpus`` the size that serves most, else the smallest
         that fits.
+    pp_size, dp_size, ep_size : pipeline, data and expert-parallel GPUs of a replica, 1 each.
     budget : cache budget for LRKV, GQA and MLA; the model's own cache, or half of MHA.
     batch_size : sequences decoded together on each replica; each row's largest when None.
     require_sequences, require_tokens, require_tpot_ms : what the model's own design, or each of
@@ -111,6 +115,9 @@ def plan(
         weight_dtype=weight_dtype, weights=weights, utilisation=utilisation, kv_memory=kv_memory,
         align=align, gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir,
     )  # fmt: skip
+    degrees = {"pp_size": pp_size, "dp_size": dp_size, "ep_size": ep_size}
+    sizes = {n: words.count(n, value) for n, value in degrees.items() if value is not None}
+    deployment = replace(deployment, parallel=replace(deployment.parallel, **sizes))
     target = latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir)
     batch = words.optional(words.count, "batch_size", batch_size)
     made = make_plan(

@@ -30,7 +30,7 @@ from lrkv_plan.questions.arguments import (
 from lrkv_plan.questions.asking import Asking
 from lrkv_plan.questions.result import Result
 
-OVER = ("context_tokens", "batch_size", "rank", "query_tokens", "tp_size")
+OVER = ("context_tokens", "batch_size", "rank", "query_tokens", "tp_size", "dp_size", "ep_size")
 
 
 def step_time(
@@ -42,6 +42,10 @@ def step_time(
     batch_size: Numbers | None = None,
     query_tokens: Number | None = None,
     tp_size: Numbers | None = None,
+    pp_size: Number | None = None,
+    dp_size: Number | None = None,
+    ep_size: Number | None = None,
+    engine: str | None = None,
     kv_dtype: Texts | None = None,
     weight_dtype: str | None = None,
     weights: int | str | None = None,
@@ -53,7 +57,9 @@ def step_time(
     ----------
     model, gpu, context_tokens, batch_size, tp_size, kv_dtype : one, or several with rows for each.
     context_tokens : cached tokens per sequence; 8k or the model's maximum.
-    batch_size, query_tokens, tp_size : 1 each.
+    batch_size, query_tokens, tp_size, pp_size, dp_size, ep_size : 1 each; the batch is that of one
+        replica, which all these GPUs are together.
+    engine : whose kernels and step constants apply; vLLM's newest when None.
     weights : of one GPU. [bytes, or text such as "14.99 GiB"]
 
     Raises
@@ -68,6 +74,8 @@ def step_time(
     from lrkv_plan.report.screens.step_time import StepsAnswer
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import steps_table
+    from lrkv_plan.serving.engine import engine_named, timed_as
+    from lrkv_plan.specs.deployment import Parallelism
 
     several = stacked(step_time, given)
     if several is not None:
@@ -77,6 +85,9 @@ def step_time(
     point = _point(
         spec, given["context_tokens"], given["batch_size"], query_tokens, given["tp_size"]
     )
+    sizes = _sizes(pp_size, dp_size, ep_size)
+    parallel = Parallelism(tp_size=point["tp_size"], **sizes)
+    named_engine = engine_named(words.given(engine, "vllm"))
     told: dict[str, Any] = {
         "kv_dtype": words.given(kv_dtype, "bf16"),
         "weight_dtype": weight_dtype,
@@ -86,7 +97,10 @@ def step_time(
     steps = []
     asked = asked_designs(attention)
     for label, design in designs_of(spec, asked):
-        step = step_model(design, hardware, tp_size=point["tp_size"], relatives=relatives, **told)
+        step = step_model(
+            design, hardware, parallel=parallel, engine=timed_as(named_engine),
+            relatives=relatives, **told,
+        )  # fmt: skip
         at = (point["context_tokens"], point["batch_size"], point["query_tokens"])
         steps.append((label, step, time_of(step, *at)))
     stated = {
@@ -96,6 +110,8 @@ def step_time(
         "weight_dtype": weight_dtype or spec.weight_dtype,
         "weight_bytes_per_gpu": told["weight_bytes"],
         **point,
+        **sizes,
+        "engine": str(named_engine),
     }
     answer = StepsAnswer(model=spec, gpu=hardware, inputs=stated, steps=steps, asked=asked)
     table = steps_table(answer, Asking(model, spec, given))
@@ -113,6 +129,10 @@ def crossover(
     query_tokens: Number | None = None,
     at_most: Number | None = None,
     tp_size: Number | None = None,
+    pp_size: Number | None = None,
+    dp_size: Number | None = None,
+    ep_size: Number | None = None,
+    engine: str | None = None,
     kv_dtype: str | None = None,
     weight_dtype: str | None = None,
     weights: int | str | None = None,
@@ -123,7 +143,8 @@ def crossover(
     Parameters
     ----------
     attention : two designs; along the rank, the LRKV one is "lrkv:RANK" with any options.
-    over : what varies: context_tokens (the default), batch_size, rank, query_tokens or tp_size.
+    over : what varies: context_tokens (the default), batch_size, rank, query_tokens, tp_size,
+        dp_size or ep_size.
     at_most : the largest value of it that is looked at.
 
     Raises
@@ -136,6 +157,7 @@ def crossover(
     from lrkv_plan.report.screens.crossover import CrossoverAnswer
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import crossover_table
+    from lrkv_plan.serving.engine import engine_named, timed_as
     from lrkv_plan.specs.design import typed_designs
 
     asked = asked_designs(attention)
@@ -148,16 +170,18 @@ def crossover(
         )
     varied = {
         "context_tokens": context_tokens, "batch_size": batch_size, "query_tokens": query_tokens,
-        "tp_size": tp_size,
+        "tp_size": tp_size, "dp_size": dp_size, "ep_size": ep_size,
     }  # fmt: skip
     if along in varied:
         refuse({along: varied[along]}, f"is what --over {along} varies; --at-most bounds it")
-    if along == "tp_size":
-        refuse({"weights": weights}, "are of one size, and --over tp_size varies it; leave it out")
+    if along in ("tp_size", "dp_size", "ep_size"):
+        refuse({"weights": weights}, f"are of one size, and --over {along} varies it; leave it out")
     if along == "rank":
         asked = along_rank(asked)
     spec = load_model(model, spec_dir=spec_dir)
-    point = _point(spec, context_tokens, batch_size, query_tokens, tp_size)
+    sizes = _sizes(pp_size, dp_size, ep_size)
+    point = {**_point(spec, context_tokens, batch_size, query_tokens, tp_size), **sizes}
+    named_engine = engine_named(words.given(engine, "vllm"))
     weight_bytes = words.optional(words.size, "weights", weights)
     hardware = load_gpu(gpu, spec_dir=spec_dir)
     pair = typed_designs(spec, asked)
@@ -170,6 +194,7 @@ def crossover(
         kv_dtype=words.given(kv_dtype, "bf16"),
         weight_dtype=weight_dtype,
         weight_bytes=weight_bytes,
+        engine=timed_as(named_engine),
         relatives=load_all_hardware(spec_dir),
     )
     stated = {
@@ -180,6 +205,7 @@ def crossover(
         "weight_dtype": weight_dtype or spec.weight_dtype,
         "weight_bytes_per_gpu": weight_bytes,
         **point,
+        "engine": str(named_engine),
     }
     labels = names_at(pair, "RANK" if along == "rank" else None)
     answer = CrossoverAnswer(model=spec, gpu=hardware, inputs=stated, labels=labels, found=found)
@@ -239,6 +265,13 @@ def roofline(
     answer = RooflineAnswer(model=spec, gpu=hardware, inputs=stated, points=points, asked=asked)
     table = roofline_table(answer, Asking(model, spec, given))
     return Result(with_provenance(table, spec, hardware))
+
+
+def _sizes(
+    pp_size: Number | None, dp_size: Number | None, ep_size: Number | None
+) -> dict[str, int]:
+    given = {"pp_size": pp_size, "dp_size": dp_size, "ep_size": ep_size}
+    return {n: 1 if value is None else words.count(n, value) for n, value in given.items()}
 
 
 def _point(

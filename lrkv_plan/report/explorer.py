@@ -470,7 +470,7 @@ def _bases(chips: dict[Chip, int], models: Explored, steps: Explored, per_model:
     for n, model in enumerate(models.values):
         of_terms = chips_by_term(model)
         for step in steps.values[n * per_model : (n + 1) * per_model]:
-            chip = of_terms.get(step.rests_on, of_terms["weights"])
+            chip = of_terms.get(step.rests_on, of_terms["matrices"])
             found.append(chips.setdefault(chip, len(chips)))
     return Explored(values=tuple(found))
 

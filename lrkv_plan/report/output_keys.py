@@ -87,8 +87,16 @@ DEPLOYMENT: Shape = {
 }
 STEP_PARTS: Shape = dict.fromkeys(
     ("step_s", "overlap_s", "low_s", "high_s", "attention_s", "linear_s", "all_reduce_s",
-     "overhead_s"), float,
+     "overhead_s", "matrices_s", "products_s", "experts_s", "small_kernels_s", "exchange_s",
+     "engine_s"), float,
 )  # fmt: skip
+Basis: TypeAlias = Literal["measured", "borrowed", "datasheet", "assumed"]
+BASIS_BY_TERM: Shape = {
+    "basis_by_term": dict.fromkeys(
+        ("attention", "matrices", "products", "experts", "small_kernels", "all_reduce",
+         "exchange", "engine"), Basis | None,
+    ),
+}  # fmt: skip
 VARIANT: Shape = {"n_shared_groups": int, "position": str, "rope_dim": int, "key_norm": str}
 
 
@@ -118,8 +126,9 @@ LOAD = {
 }
 _ROW_OF_PLAN: Shape = {
     "model": str, "gpu": str, "kv_dtype": str,
-    "attention": str, "role": str, "n_gpus": int, "tp_size": int, "n_replicas": int,
-    "context_tokens": int, "ratio_to_mha": Fraction | None, "kv_params_ratio": Fraction | None,
+    "attention": str, "role": str, "n_gpus": int, "tp_size": int, "pp_size": int, "dp_size": int,
+    "ep_size": int, "n_replicas": int, "context_tokens": int, "ratio_to_mha": Fraction | None,
+    "kv_params_ratio": Fraction | None,
     "model_params": int | None, "weights_left_out": list[str], "bytes_per_token_per_gpu": Bytes,
     "kv_budget_bytes_per_gpu": int, "kv_tokens": int, "max_sequences": int, "total_sequences": int,
     "admitted_sequences": int, "binds": str, "against_own_design": str | None,
@@ -146,7 +155,7 @@ def _stacked(answer: Answer) -> Answer:
 
 
 def _plan() -> Answer:
-    timed = {**LOAD, **STEP_PARTS, "tokens_per_s_per_user": float}
+    timed = {**LOAD, **STEP_PARTS, **BASIS_BY_TERM, "tokens_per_s_per_user": float}
     inputs = {
         **FOR_MODEL, **DEPLOYMENT, "n_gpus": int, "budget": str, "batch_size": int | None,
         "tpot_ms": float | None, "speculative_tokens": int, "accepted_tokens": float,
@@ -281,9 +290,9 @@ def _capacity_inputs() -> Shape:
 
 
 _STEP_INPUTS: Shape = {**FOR_MODEL, "gpu": str, "kv_dtype": str, **WEIGHTS, **POINT}
+_LAYOUT: Shape = {**dict.fromkeys(("pp_size", "dp_size", "ep_size"), int), "engine": str}
 
 
-Basis: TypeAlias = Literal["measured", "borrowed", "datasheet", "assumed"]
 # With model and gpu, what tells the rows of several answers apart.
 _KEYS: Shape = {"model": str, "gpu": str, **POINT, "kv_dtype": str}
 _BASES: Shape = {"time_basis": Basis, "attention_basis": Basis}
@@ -292,14 +301,16 @@ _BASES: Shape = {"time_basis": Basis, "attention_basis": Basis}
 def _step_time() -> Answer:
     row = {
         "attention": str, **STEP_PARTS, "tokens_per_s": float, "weights_left_out": list[str],
-        **_KEYS, **_BASES,
+        **_KEYS, **_LAYOUT, **_BASES, **BASIS_BY_TERM,
     }  # fmt: skip
-    return Answer(inputs=(_STEP_INPUTS,), rows=(row,))
+    return Answer(inputs=({**_STEP_INPUTS, **_LAYOUT},), rows=(row,))
 
 
 def _crossover() -> Answer:
     keys: Shape = {
-        **_KEYS, **dict.fromkeys(POINT, int | None), "variable": str, "first": str, "second": str,
+        **_KEYS, **dict.fromkeys(POINT, int | None), **_LAYOUT,
+        **dict.fromkeys(("dp_size", "ep_size"), int | None), "variable": str, "first": str,
+        "second": str,
         "too_close": bool, "lead_at_end_s": float, **_BASES,
     }  # fmt: skip
     change: Shape = {
@@ -308,7 +319,7 @@ def _crossover() -> Answer:
     }  # fmt: skip
     none: Shape = {"answer": str, "at": None, **keys}
     return Answer(
-        inputs=({**_STEP_INPUTS, "over": str},),
+        inputs=({**_STEP_INPUTS, **_LAYOUT, "over": str},),
         rows=(change, none),
         says={
             "at": "the value of the variable from which the other design is faster; null: none",

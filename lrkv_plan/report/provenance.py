@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lrkv_plan.latency.basis import STRONGEST_FIRST, evidence
+from lrkv_plan.latency.basis import STRONGEST_FIRST, evidence, weakest
 from lrkv_plan.report.screen import GLYPHS, short_bytes
 
 if TYPE_CHECKING:
     from lrkv_plan.latency.kernel import KernelModel
+    from lrkv_plan.latency.operation import OperationModel
     from lrkv_plan.latency.step import StepModel
     from lrkv_plan.serving.budget import BudgetTerm
 
@@ -98,21 +99,48 @@ def step_chips(step: StepModel) -> list[Chip]:
 
 def chips_by_term(step: StepModel) -> dict[str, Chip]:
     """What each term of a step rests on; of several attention kernels the least known one."""
-    of_kernels = {note for kernel in step.kernels for note in kernel.notes}
-    others = [note for note in step.remarks if note not in of_kernels]
-    assumed = _sentences(note for note in others if note.startswith("assumed: "))
     found = {
-        "weights": Chip(word="datasheet", label="weights' pass", lines=assumed),
-        "overhead": Chip(word="assumed", label="fixed time of layers and step", lines=assumed),
-    }
+        "matrices": _operations_chip("matrices", step.matrix_models),
+        "small kernels": Chip(
+            word="borrowed", label="small kernels",
+            lines=("Norms, activations and rotations: times of one GPU for all.",),
+        ),
+        "engine": Chip(
+            word="borrowed", label=f"what {step.engine.name} adds to a step",
+            lines=("Fitted on public runs of whole steps.",),
+        ),
+    }  # fmt: skip
+    if step.work.linear.products:
+        lines = _sentences(step.work.assumptions)
+        found["products"] = Chip(
+            word=evidence(step.product_basis), label="products over heads", lines=lines
+        )
+    if step.experts:
+        found["experts"] = _operations_chip("experts", step.experts)
     if step.all_reduce_basis is not None:
-        notes = _sentences(note for note in others if note.startswith("all-reduce"))
+        notes = _sentences(note for note in step.remarks if note.startswith("all-reduce"))
         word = evidence(step.all_reduce_basis)
         found["all-reduce"] = Chip(word=word, label="all-reduce", lines=notes)
+    if step.exchange_basis is not None:
+        word = evidence(step.exchange_basis)
+        found["exchange"] = Chip(word=word, label="exchange of experts' tokens", lines=())
     kernels = [kernel_chip(kernel) for kernel in step.kernels]
     if kernels:
         found["attention"] = max(kernels, key=lambda chip: STRONGEST_FIRST.index(chip.word))
     return found
+
+
+def _operations_chip(label: str, models: Sequence[OperationModel]) -> Chip:
+    """What the times of one kind of operation rest on, in each format."""
+    word = weakest(one.basis for one in models)
+    lines = [
+        f"{one.format or label}: {one.basis.replace('_', ' ')}"
+        + (f", {one.lender} on {one.gpu}" if one.gpu else "")
+        + ("" if one.held_out_median_error is None
+           else f", error on shapes left out {100 * one.held_out_median_error:.1f} %")
+        for one in dict.fromkeys(models)
+    ]  # fmt: skip
+    return Chip(word=word, label=label, lines=_sentences(dict.fromkeys(lines)))
 
 
 def _sentences(notes: Iterable[str]) -> tuple[str, ...]:

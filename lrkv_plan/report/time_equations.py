@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.latency.basis import basis_by_term, evidence
@@ -54,6 +55,8 @@ def _attention(work: AttentionWork, kernel: KernelModel, at: tuple[int, int, int
     call = kernel_time(kernel, n_bytes, flops, units)
     moved = f"{count(round(n_bytes))} B / {_rate(kernel.bytes_per_s, 'B/s')}"
     worked = f"{_rate(flops, 'FLOP')} / {_rate(kernel.flops_per_s, 'FLOP/s')}"
+    if _is_short(kernel, call.time_s, n_bytes, flops, units):
+        return _short_attention(work, kernel, n_bytes, worked, units, call.time_s)
     if kernel.form in SUMS:
         busy = f"{moved} + {worked}"
     else:
@@ -66,6 +69,29 @@ def _attention(work: AttentionWork, kernel: KernelModel, at: tuple[int, int, int
     return (
         f"attention: {count(work.layers)} layers x ({_rate(kernel.t0_s, 's')} + {busy}) = "
         f"{_ms(work.layers * call.time_s)} ms  {_kernel_words(kernel)}, band "
+        f"{low:.2f} to {high:.2f}"
+    )
+
+
+def _is_short(kernel: KernelModel, time_s: Any, n_bytes: Any, flops: Any, units: Any) -> bool:
+    """Whether the start of short calls bounds the time."""
+    if kernel.short is None:
+        return False
+    cold = kernel_time(replace(kernel, short=None), n_bytes, flops, units)
+    return bool(time_s < cold.time_s)
+
+
+def _short_attention(
+    work: AttentionWork, kernel: KernelModel, n_bytes: Any, worked: str, units: Any, time_s: Any
+) -> str:
+    assert kernel.short is not None, "asked of short calls"
+    short = kernel.short
+    charged = f" + {count(units)} x {_rate(short.work_unit_s, 's')}" if short.work_unit_s else ""
+    low, high = kernel.band90
+    return (
+        f"attention: {count(work.layers)} layers x ({_rate(short.t0_s, 's')} + "
+        f"{count(round(n_bytes))} B / {_rate(short.bytes_per_s, 'B/s')} + {worked}{charged}) = "
+        f"{_ms(work.layers * time_s)} ms, a short call  {_kernel_words(kernel)}, band "
         f"{low:.2f} to {high:.2f}"
     )
 

@@ -335,7 +335,7 @@ def _smallest(
         try:
             load = admitted_by(timed_step(model, at, target), row, at, target)
         except (UsageError, PlacementError):
-            return 0  # a layout that times do not know, or whose weights cannot be dealt out
+            return 0  # no times, or weights cannot be dealt out
         return load.sequences if load is not None else 0
 
     layout = smallest_layout(model, deployment, n_sequences, tp_size=tp_size, serves=serves)

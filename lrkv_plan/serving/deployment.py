@@ -93,24 +93,6 @@ def check_pool(deployment: Deployment) -> None:
         )
 
 
-def refuse_untimed_layout(parallel: Parallelism) -> None:
-    """Refuse a layout that step times do not know.
-
-    Raises
-    ------
-    UsageError
-        If a size other than tensor parallelism's is above 1.
-    """
-    sizes = ("pp_size", "dp_size", "ep_size", "dcp_size")
-    used = [name for name in sizes if getattr(parallel, name) > 1]
-    if used:
-        flags = ", ".join(f"--{name.replace('_', '-')} {getattr(parallel, name)}" for name in used)
-        raise UsageError(
-            f"{flags}: step times know tensor parallelism and whole replicas (--n-gpus) only; "
-            "leave it out, or leave out --tpot-ms and --speculative-tokens to see what fits"
-        )
-
-
 def known_weight_bytes(model: ModelSpec, deployment: Deployment) -> int | None:
     """Weights of one GPU as given, or from the checkpoint's files where no format was asked for.
 

@@ -88,6 +88,7 @@ class Engine:
     reads : settings of ``SETTINGS`` that its rules read.
     small_kv_dtypes : its cache formats of about 8 bits. Advice names the first.
     small_weight_dtype : the weight format that advice names; None names none.
+    steps_of : the engine whose step times stand for it; None has its own.
 
     Raises
     ------
@@ -108,6 +109,7 @@ class Engine:
     reads: frozenset[str] = frozenset()
     small_kv_dtypes: tuple[str, ...] = ("fp8", "fp8_ds_mla")
     small_weight_dtype: str | None = "fp8"
+    steps_of: str | None = None
 
     def __post_init__(self) -> None:
         for name in (self.name, *self.aliases):
@@ -169,6 +171,12 @@ def _outside(name: str) -> Engine:
     if record.name != name:
         raise SpecError(f"{where}: its record is named {record.name!r}; the names must be the same")
     return record
+
+
+def timed_as(engine: EngineName) -> EngineName:
+    """The engine whose step times stand for this one."""
+    stands_in = engine_record(engine.name).steps_of
+    return engine if stands_in is None else EngineName(name=stands_in)
 
 
 def engine_names() -> tuple[str, ...]:

@@ -5,17 +5,18 @@ Decode only: prefill of arriving requests takes time from every sequence and is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.errors import UsageError
 from lrkv_plan.latency.basis import Basis, time_basis
-from lrkv_plan.latency.step import StepModel, StepTime, step_model, step_time
+from lrkv_plan.latency.step import UNSEEN_FACTOR, StepModel, StepTime, step_model, step_time
 from lrkv_plan.memory.cache import bytes_per_token
 from lrkv_plan.memory.largest import largest
 from lrkv_plan.serving.capacity import CapacityRow
-from lrkv_plan.serving.deployment import Deployment, known_weight_bytes, refuse_untimed_layout
+from lrkv_plan.serving.deployment import Deployment, known_weight_bytes
+from lrkv_plan.serving.engine import timed_as
 from lrkv_plan.specs.design import as_stored, design_label
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
@@ -148,22 +149,34 @@ def timed_step(design: ModelSpec, deployment: Deployment, target: LatencyTarget)
     Raises
     ------
     UsageError
-        If no GPU is named, or step times do not know the layout.
+        If no GPU is named.
     SpecError, PlacementError
         As ``step_model``.
     """
     if deployment.hardware is None:
         raise UsageError("a time needs a GPU: name it (--gpu) beside --kv-memory")
-    refuse_untimed_layout(deployment.parallel)
-    return step_model(
+    step = step_model(
         design,
         deployment.hardware,
         kv_dtype=deployment.settings.kv_dtype,
         weight_dtype=deployment.weight_dtype,
         weight_bytes=known_weight_bytes(design, deployment),
-        tp_size=deployment.parallel.tp_size,
+        parallel=deployment.parallel,
+        engine=timed_as(deployment.engine),
         relatives=target.relatives,
     )
+    drafts = deployment.settings.draft_layers > 0 or target.speculation.query_tokens > 1
+    return _with_drafts(step) if drafts else step
+
+
+def _with_drafts(step: StepModel) -> StepModel:
+    """The step with what is not known of the draft before it."""
+    low, high = step.band
+    told = (
+        "drafts: the verification is timed, the draft itself is not; no measured step stands for "
+        "it, so the band is wider"
+    )
+    return replace(step, band=(low, high * UNSEEN_FACTOR), remarks=(*step.remarks, told))
 
 
 def timed_unpadded(design: ModelSpec, deployment: Deployment) -> str | None:
@@ -197,7 +210,7 @@ def admitted_by(
     return admission(
         step,
         context_tokens=row.context_tokens,
-        max_sequences=row.max_sequences,
+        max_sequences=deployment.parallel.dp_size * row.max_sequences,
         n_gpus=deployment.parallel.n_gpus,
         n_replicas=deployment.n_replicas,
         batch_size=batch_size,

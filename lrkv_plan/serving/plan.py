@@ -15,7 +15,7 @@ from lrkv_plan.memory.cache import bytes_per_token, ratio_to_mha
 from lrkv_plan.memory.largest import RankCeiling, largest, rank_ceiling, runnable_sizes
 from lrkv_plan.memory.weights import kv_params_ratio_to_mha, parameter_count
 from lrkv_plan.serving.capacity import CapacityRow, capacity_row
-from lrkv_plan.serving.deployment import Deployment, refuse_untimed_layout
+from lrkv_plan.serving.deployment import Deployment
 from lrkv_plan.serving.layouts import with_layout
 from lrkv_plan.serving.load import Admission, LatencyTarget, admitted_by, timed_step, timed_unpadded
 from lrkv_plan.specs.deployment import Parallelism
@@ -169,7 +169,7 @@ class Plan:
     @property
     def n_gpus(self) -> int:
         """GPUs of all replicas."""
-        return self.n_replicas * self.parallel.tp_size
+        return self.n_replicas * self.parallel.n_gpus
 
 
 def make_plan(
@@ -199,7 +199,7 @@ def make_plan(
     Raises
     ------
     UsageError
-        If no GPU is named, or step times do not know the layout.
+        If no GPU is named.
     RequirementError
         If the model's own design fits on no size that may be chosen, or not on the stated one.
     SpecError, PlacementError
@@ -207,7 +207,6 @@ def make_plan(
     """
     if deployment.hardware is None:
         raise UsageError("a plan needs a GPU: --gpu h100-sxm")
-    refuse_untimed_layout(deployment.parallel)
     wanted = target or LatencyTarget()
     chosen = with_layout(model, deployment, wanted, batch_size, is_stated=is_layout_stated)
     deployment = chosen.deployment
@@ -266,7 +265,7 @@ def _row(
 ) -> PlanRow:
     capacity = capacity_row(design, deployment)
     load = admitted_by(step, capacity, deployment, target, batch_size)
-    holds = capacity.max_sequences >= (batch_size or 1)
+    holds = deployment.parallel.dp_size * capacity.max_sequences >= (batch_size or 1)
     return PlanRow(
         attention=capacity.attention,
         role=role,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -26,11 +27,14 @@ from lrkv_plan.latency.crossover import (
     sign_changes,
     surely_faster,
 )
-from lrkv_plan.latency.kernel import KernelModel
-from lrkv_plan.latency.step import StepModel, step_time
-from lrkv_plan.latency.work import AttentionWork, LinearWork, StepWork
+from lrkv_plan.latency.experts import ExpertModel
+from lrkv_plan.latency.kernel import KernelModel, ShortCalls
+from lrkv_plan.latency.step import StepModel, step_time, touched
+from lrkv_plan.latency.weights_pass import ExpertWork
+from lrkv_plan.latency.work import AttentionWork
 from lrkv_plan.loader import load_hardware, load_model
 from lrkv_plan.specs.design import typed_designs
+from tests.hand_steps import hand_step
 
 N_CASES = 1_000
 
@@ -50,22 +54,24 @@ def model(
     flops_per_s: float = 5e14,
     dense_bytes: float = 1e10,
     expert_bytes: float = 0.0,
+    short: ShortCalls | None = None,
 ) -> StepModel:
     kernel = KernelModel(
         t0_s=t0_s, bytes_per_s=bytes_per_s, flops_per_s=flops_per_s, band90=(0.9, 1.2),
-        basis="measured", kernel="grouped", kv_dtype="bf16",
+        basis="measured", kernel="grouped", kv_dtype="bf16", short=short,
     )  # fmt: skip
-    linear = LinearWork(
-        dense_bytes=dense_bytes, expert_bytes=expert_bytes, expert_share=0.1, token_flops=1e10,
-        embedding_row_bytes=8192.0,
+    experts = ExpertWork(
+        n_experts=10, experts_per_token=1, model_dim=100, width=100,
+        bytes_per_expert=expert_bytes / 10, ep_size=1, format_name="bf16", layers=1,
     )  # fmt: skip
-    work = StepWork(
-        attention=layers, linear=linear, n_all_reduces=0, all_reduce_token_bytes=0.0, n_layers=10,
-        tp_size=1, remarks=(),
+    constants = ExpertModel(
+        engine="hand", band90=(0.9, 1.1), basis="measured", t0_s=0.0, bytes_per_s=bytes_per_s,
+        flops_per_s=flops_per_s, expert_s=0.0, bits_per_weight=16, hot_bytes_per_s=bytes_per_s,
     )  # fmt: skip
-    return StepModel(
-        work=work, kernels=(kernel,) * len(layers), mem_bandwidth_bytes_per_s=bytes_per_s,
-        peak_flops_per_s=flops_per_s,
+    return hand_step(
+        layers, (kernel,) * len(layers), weight_bytes=dense_bytes, inputs=100, outputs=100,
+        bytes_per_s=bytes_per_s, flops_per_s=flops_per_s,
+        experts=[(experts, constants)] if expert_bytes else (),
     )  # fmt: skip
 
 
@@ -82,7 +88,15 @@ def random_model(chance: random.Random) -> StepModel:
         )
         for _ in range(chance.randint(1, 3))
     )
-    return model(*layers, t0_s=chance.uniform(0, 3e-5), dense_bytes=chance.uniform(1e9, 1.001e9))
+    t0_s = chance.uniform(0, 3e-5)
+    short = ShortCalls(
+        t0_s=t0_s * chance.random(), bytes_per_s=3e12 / chance.uniform(1.1, 4),
+        work_unit_s=chance.choice([0.0, 1e-9]),
+    )  # fmt: skip
+    return model(
+        *layers, t0_s=t0_s, dense_bytes=chance.uniform(1e9, 1.001e9),
+        short=chance.choice([None, short]),
+    )  # fmt: skip
 
 
 def test_crossovers_agree_with_a_scan_of_every_context() -> None:
@@ -97,7 +111,7 @@ def test_crossovers_agree_with_a_scan_of_every_context() -> None:
             one, other = (step_time(m, place, batch, query) for m in pair)
             return one.step_s, other.step_s
 
-        found = sign_changes(times, 1, high, context_breakpoints(pair, query))
+        found = sign_changes(times, 1, high, context_breakpoints(pair, batch, query))
         assert found == scan(times, np.arange(1, high + 1)), (pair, batch, query, high)
         n_with_crossing += bool(found[1])
     assert n_with_crossing > N_CASES // 10, "the cases must cover crossings"
@@ -106,17 +120,15 @@ def test_crossovers_agree_with_a_scan_of_every_context() -> None:
 def test_a_crossing_by_hand() -> None:
     # First: 10 layers, 1,000 B a row, no fixed cost. Second: 500 B a row and 1 ms more of weights.
     first = model(layer(token_write_bytes=0.0, row_flops=1.0), dense_bytes=0.0)
-    extra_s = 1e-3 * 0.85 * 3e12  # bytes that take 1 ms at 85 % of 3 TB/s
     second = model(
-        layer(row_read_bytes=500.0, token_write_bytes=0.0, row_flops=1.0), dense_bytes=extra_s
+        layer(row_read_bytes=500.0, token_write_bytes=0.0, row_flops=1.0), dense_bytes=1e-3 * 3e12
     )
-    # The second gains 10 * 500 B * T / 3e12 = 1.667e-9 s a token; the linear pass of the first is
-    # max(8,192 B, 1e10 FLOPs / 0.7 / 5e14 = 28.6 us), of the second 1 ms: 971.4 us / 1.667 ns.
+    # The second gains 10 * 500 B * T / 3e12 = 1.667e-9 s a token: 1 ms after 600,000. The matrix of
+    # both also moves 400 B and multiplies 20,000 FLOPs, 0.17 ns.
     found = context_crossover((first, second), high=10**7)
     assert found.faster_first == 0
     (crossing,) = found.crossings
-    expected = (1e-3 - 1e10 / (0.7 * 5e14)) / (10 * 500 / 3e12)
-    assert crossing.at == pytest.approx(expected, rel=1e-4)
+    assert crossing.at == pytest.approx(600_000, rel=1e-6)
     assert (crossing.faster_before, crossing.faster_after) == (0, 1)
     assert crossing.earliest is not None
     assert crossing.earliest < crossing.at
@@ -187,6 +199,15 @@ def test_a_scan_holds_a_chunk_of_times_and_no_more() -> None:
 RATES = st.floats(1e11, 1e13)
 
 
+def with_short(row: float, flops: float, bandwidth: float, peak: float) -> StepModel:
+    """One design whose short calls start in a fifth of the time."""
+    hot = ShortCalls(t0_s=1e-6, bytes_per_s=bandwidth / 1.25, work_unit_s=1e-9)  # L2 at 4 times
+    return model(
+        layer(row_read_bytes=row, row_flops=flops), bytes_per_s=bandwidth, flops_per_s=peak,
+        expert_bytes=1e9, short=hot,
+    )  # fmt: skip
+
+
 @given(
     st.floats(1, 1e5), st.floats(1, 1e6), st.integers(1, 10**6), st.integers(1, 512), RATES,
     st.floats(1e13, 1e15), st.floats(1.0, 4.0),
@@ -194,16 +215,14 @@ RATES = st.floats(1e11, 1e13)
 def test_more_bandwidth_fewer_bytes_or_more_compute_never_slow_a_step(
     row: float, flops: float, context: int, batch: int, bandwidth: float, peak: float, factor: float
 ) -> None:
-    base = model(
-        layer(row_read_bytes=row, row_flops=flops), bytes_per_s=bandwidth, flops_per_s=peak
-    )
+    base = with_short(row, flops, bandwidth, peak)
     slow = step_time(base, context, batch)
     better = [
-        model(layer(row_read_bytes=row, row_flops=flops), bytes_per_s=bandwidth * factor, flops_per_s=peak),
-        model(layer(row_read_bytes=row, row_flops=flops), bytes_per_s=bandwidth, flops_per_s=peak * factor),
-        model(layer(row_read_bytes=row / factor, row_flops=flops), bytes_per_s=bandwidth, flops_per_s=peak),
-        model(layer(row_read_bytes=row, row_flops=flops / factor), bytes_per_s=bandwidth, flops_per_s=peak),
-    ]  # fmt: skip
+        with_short(row, flops, bandwidth * factor, peak),
+        with_short(row, flops, bandwidth, peak * factor),
+        with_short(row / factor, flops, bandwidth, peak),
+        with_short(row, flops / factor, bandwidth, peak),
+    ]
     for one in better:
         fast = step_time(one, context, batch)
         assert fast.step_s <= slow.step_s * (1 + 1e-12)
@@ -246,11 +265,24 @@ def test_a_step_that_no_context_changes_keeps_the_shape_of_an_array() -> None:
 
 
 def test_experts_are_read_as_far_as_they_are_touched() -> None:
-    work = model(layer(), dense_bytes=0.0, expert_bytes=1e10).work.linear
-    embedding = 8192.0
-    assert work.n_bytes(1) == pytest.approx(1e9 + embedding)  # k/E = 0.1
-    assert work.n_bytes(2) == pytest.approx(1e10 * (1 - 0.81) + 2 * embedding)
-    assert work.n_bytes(1000) == pytest.approx(1e10 + 1000 * embedding, rel=1e-6)
+    whole = model(layer(), dense_bytes=0.0, expert_bytes=1e10)
+    (work,) = whole.work.linear.experts
+    assert touched(work, 1) == pytest.approx(1.0)  # one of ten
+    assert touched(work, 2) == pytest.approx(10 * (1 - 0.9**2**0.9))  # 2^0.9 evenly routed ones
+    assert touched(work, 10_000) == pytest.approx(10.0)
+    # 1 GB of one expert; rows of activations move 2 (2 * 100 + 3 * 100) B and 60,000 FLOPs
+    step = step_time(whole, 1, 1)
+    assert step.experts_s == pytest.approx((1e9 + 1000) / 3e12, rel=1e-9)
+    assert step_time(whole, 1, 10_000).experts_s == pytest.approx(1e10 / 3e12, rel=1e-2)
+
+
+def test_the_fullest_rank_of_experts_decides() -> None:
+    # 10 experts on 5 GPUs, 2 each: 10^0.9 tokens touch 5.67, 1.13 a GPU, of the fullest
+    # 1.13 + sqrt(2 * 1.13 * (1 - 1.13 / 2) * ln 5) = 2.39, of which it holds 2
+    work = replace(model(layer(), expert_bytes=1e10).work.linear.experts[0], ep_size=5)
+    assert touched(work, 10) == 2
+    # one token touches one, 0.2 a GPU: 0.2 + sqrt(0.4 * 0.9 * ln 5) = 0.961
+    assert touched(work, 1) == pytest.approx(0.2 + (0.36 * math.log(5)) ** 0.5)
 
 
 def test_a_band_contains_its_prediction() -> None:

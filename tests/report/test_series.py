@@ -11,9 +11,10 @@ import pytest
 from lrkv_plan import load_hardware, load_model
 from lrkv_plan.errors import UsageError
 from lrkv_plan.latency.crossover import column_labels, map_columns
+from lrkv_plan.latency.engine_step import EngineStep
 from lrkv_plan.latency.kernel import KernelModel
 from lrkv_plan.latency.step import StepModel, step_time
-from lrkv_plan.latency.work import AttentionWork, LinearWork, StepWork
+from lrkv_plan.latency.work import AttentionWork
 from lrkv_plan.report.figures import Figure, Role, Series, figure_rows, figure_table
 from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank, rank_sweep
 from lrkv_plan.report.series.capacity import capacity_vs_context, default_contexts
@@ -27,6 +28,7 @@ from lrkv_plan.serving.deployment import Deployment
 from lrkv_plan.serving.engine import engine_named
 from lrkv_plan.specs.deployment import EngineSettings
 from lrkv_plan.specs.design import named_designs, typed_designs
+from tests.hand_steps import hand_step
 
 PAPER = load_model("lrkv-paper-2.5b")
 H100 = load_hardware("h100-sxm")
@@ -50,17 +52,10 @@ def hand_made(row_bytes: float, t0_s: float = 0.0, band: tuple[float, float] = (
     layer = AttentionWork(
         path="grouped", kernel="grouped", layers=1, n_heads=8, row_read_bytes=row_bytes,
     )  # fmt: skip
-    linear = LinearWork(
-        dense_bytes=8.5e9, expert_bytes=0.0, expert_share=0.0, token_flops=0.0,
-        embedding_row_bytes=0.0,
-    )  # fmt: skip
-    work = StepWork(
-        attention=(layer,), linear=linear, n_all_reduces=0, n_layers=1,
-        all_reduce_token_bytes=0.0, tp_size=1, remarks=(),
-    )  # fmt: skip
-    return StepModel(
-        work=work, kernels=(kernel,), mem_bandwidth_bytes_per_s=1e12, peak_flops_per_s=1e18
+    engine = EngineStep(
+        name="hand", kernels_of="hand", step_s=1e-4, sequence_s=2e-6, exchange_s=0.0
     )
+    return hand_step((layer,), (kernel,), weight_bytes=1e10, engine=engine, band=(0.9, 1.1))
 
 
 def test_cache_against_rank_is_one_over_heads_plus_rank_over_width() -> None:
@@ -169,9 +164,10 @@ def test_stacked_parts_add_up_to_the_step() -> None:
     models = [("small", hand_made(1000.0)), ("large", hand_made(4000.0))]
     figure = step_stack(models, context_tokens=1000, batch_size=100)
     parts = [s for s in figure.panels[0].series if s.role is Role.STACK]
-    assert [s.name for s in parts] == ["attention", "weights", "overhead"]
+    assert [s.name for s in parts] == ["attention", "weights", "rest"]
     assert parts[0].x == pytest.approx((1e-4, 4e-4))  # 100 * 1000 * row bytes / 1e12
-    assert parts[1].x == pytest.approx((0.01, 0.01))  # 8.5e9 / (0.85 * 1e12)
+    assert parts[1].x == pytest.approx((0.01, 0.01))  # 1e10 B / 1e12 B/s
+    assert parts[2].x == pytest.approx((3e-4, 3e-4))  # 100 us and 2 us for each of 100 sequences
     totals = [sum(part.x[i] for part in parts) for i in (0, 1)]
     band = one(figure, "step")
     assert band.x == pytest.approx(totals)

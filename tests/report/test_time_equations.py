@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from lrkv_plan.latency.kernel import KernelModel
-from lrkv_plan.latency.step import StepModel, step_time
-from lrkv_plan.latency.work import AttentionWork, LinearWork, StepWork
+from lrkv_plan.latency.kernel import KernelModel, ShortCalls
+from lrkv_plan.latency.step import step_time
+from lrkv_plan.latency.work import AttentionWork
 from lrkv_plan.report.time_equations import kernel_equation, step_equations
+from tests.hand_steps import hand_step
 
 MOVED, WORKED = "bytes / (0.500 x 2 TB/s)", "FLOP / (0.250 x 100 TFLOP/s)"
 
@@ -55,13 +56,22 @@ LAYER = AttentionWork(path="grouped", kernel="grouped", layers=10, n_heads=8, n_
 def test_an_attention_term_has_its_numbers(
     changes: dict[str, object], row_flops: float, told: str
 ) -> None:
-    linear = LinearWork(dense_bytes=8.5e9, expert_bytes=0.0, expert_share=0.0, token_flops=1e9,
-                        embedding_row_bytes=0.0)  # fmt: skip
-    work = StepWork(attention=(replace(LAYER, row_flops=row_flops),), linear=linear,
-                    n_all_reduces=0, n_layers=10, all_reduce_token_bytes=0.0, tp_size=1,
-                    remarks=())  # fmt: skip
-    model = StepModel(work=work, kernels=(replace(KERNEL, **changes),),  # type: ignore[arg-type]
-                      mem_bandwidth_bytes_per_s=1e12, peak_flops_per_s=1e14)  # fmt: skip
+    kernel = replace(KERNEL, **changes)  # type: ignore[arg-type]
+    model = hand_step((replace(LAYER, row_flops=row_flops),), (kernel,), weight_bytes=1e10,
+                      inputs=4e4, outputs=1.25e5, flops_per_s=1e12)  # fmt: skip
     lines = step_equations(model, step_time(model, 1000, 1), 1000, 1)
     assert told in lines[1]
-    assert "weights: 8,500,000,000 B / (0.85 x 1 TB/s) = 10.0 ms" in lines[2]
+    # 10 GB and 330 kB of activations at 1 TB/s, 2 * 4e4 * 1.25e5 FLOPs at 1 TFLOP/s: sqrt(2) * 10
+    assert lines[2].endswith("each = 14.1 ms")
+    assert "40,000 x 125,000: 1 x (0 s + root of 10 ms, 10 ms, 0 s) = 14.1 ms" in lines[3]
+
+
+def test_a_short_call_is_told_by_its_own_start() -> None:
+    # 1,000 tokens: cold 10 us + 1 us; hot 2 us + 1 MB / 0.25 TB/s + 0.1 us + 4 units of 0.1 us
+    short = ShortCalls(t0_s=2e-6, bytes_per_s=2.5e11, work_unit_s=1e-7)
+    model = hand_step((LAYER,), (replace(KERNEL, short=short),))
+    lines = step_equations(model, step_time(model, 1000, 1), 1000, 1)
+    assert (
+        "10 layers x (2 us + 1,000,000 B / 250 GB/s + 0.1 MFLOP / 1 TFLOP/s + 4 x 100 ns) = "
+        "0.065 ms"
+    ) in lines[1]

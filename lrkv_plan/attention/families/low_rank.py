@@ -29,12 +29,15 @@ Position = Literal["none", "rope_expand", "rope_rank", "rope_decoupled"]
 
 
 KeyNorm = Literal["none", "rms_cached"]
+Expansion = Literal["products", "kernel"]
 
 
 class LowRankSpec(AttentionSpec):
     """LRKV: a shared key and value per group of heads plus a rank-r residual per head.
 
-    ``rank_alignment`` is the multiple to which stored residual widths are padded.
+    ``rank_alignment`` is the multiple to which stored residual widths are padded. ``expansion``
+    says what maps queries to rank space and outputs back: two products over heads beside the
+    attention kernel, or the kernel itself.
     """
 
     family: Literal["lrkv"] = "lrkv"
@@ -48,6 +51,7 @@ class LowRankSpec(AttentionSpec):
     basis_spans_rotary_planes: Flag = False
     key_norm: KeyNorm = "none"
     rank_alignment: Width = 1
+    expansion: Expansion = "products"
     qk_norm: Flag = False
 
     text_argument = "rank"
@@ -121,7 +125,7 @@ class LowRankSpec(AttentionSpec):
         ranks = "" if same else f":key_rank={self.key_rank},value_rank={self.value_rank}"
         return f"lrkv{argument}{ranks}" + self.stated(
             "n_shared_groups", "position", "rope_dim", "basis_spans_rotary_planes",
-            "key_norm", "rank_alignment",
+            "key_norm", "rank_alignment", "expansion",
         )  # fmt: skip
 
     @override
@@ -130,7 +134,14 @@ class LowRankSpec(AttentionSpec):
         fields = type(self).model_fields
         stated = [
             f"{names.get(name, name)}={value}"
-            for name in ("n_shared_groups", "position", "rope_dim", "key_norm", "rank_alignment")
+            for name in (
+                "n_shared_groups",
+                "position",
+                "rope_dim",
+                "key_norm",
+                "rank_alignment",
+                "expansion",
+            )
             if (value := getattr(self, name)) != fields[name].default
         ]
         if self.basis_spans_rotary_planes:
@@ -182,6 +193,7 @@ def low_rank_layout(spec: LowRankSpec, model_dim: int) -> AttentionLayout:
         cached=_cached(spec),
         weights=_weights(spec, model_dim),
         work=_work(spec),
+        in_kernel_option=None if spec.expansion == "kernel" else "expansion=kernel",
         small_kernels=rotation(spec, spec.n_shared_groups * spec.head_dim),
     )
 
@@ -262,21 +274,22 @@ def _work(spec: LowRankSpec) -> tuple[DecodeWork, ...]:
     rebuild_keys, value_map = key_rank * key_dim, value_rank * value_dim
     query = HeadProduct(name="query_to_rank", rows=key_dim, cols=key_rank)
     output = HeadProduct(name="rank_to_output", rows=value_rank, cols=value_dim)
+    inside = spec.expansion == "kernel"
     expanded = DecodeWork(
         path="rope_expand",
-        kernel="low_rank_expand",
+        kernel="low_rank_expand_inside" if inside else "low_rank_expand",
         per_token=heads * (key_dim + value_scan),
         per_step=heads * value_map,
         expand_per_token=heads * rebuild_keys,
         rebuilt_per_token=heads * key_dim,
-        products=(output,),
+        **_mapped(inside, (output,), "outputs"),
     )
     factored = DecodeWork(
         path="factored",
-        kernel="low_rank",
+        kernel="low_rank_inside" if inside else "low_rank",
         per_token=heads * (key_dim + key_rank + rope + value_scan),
         per_step=heads * (rebuild_keys + value_map),
-        products=(query, output),
+        **_mapped(inside, (query, output), "queries and outputs"),
     )
     materialised = DecodeWork(
         path="materialised",
@@ -285,9 +298,28 @@ def _work(spec: LowRankSpec) -> tuple[DecodeWork, ...]:
         per_step=0,
         expand_per_token=heads * (rebuild_keys + value_map),
         rebuilt_per_token=heads * (key_dim + value_dim),
+        assumptions=(ONE_MATRIX,),
     )
     first = expanded if spec.position == "rope_expand" else factored
     return (first, materialised)
+
+
+ONE_MATRIX = (
+    "all down-projections of a layer are one matrix with the query and the shared projections, as "
+    "engines fuse query, key and value"
+)
+
+
+def _mapped(inside: bool, products: tuple[HeadProduct, ...], what: str) -> dict[str, Any]:
+    """Who maps between rank space and heads, and the sentences that say so."""
+    if inside:
+        told = f"the attention kernel expands {what} itself: no product runs beside it"
+        return {"in_kernel": products, "assumptions": (ONE_MATRIX, told)}
+    told = (
+        f"{what} are expanded by a product over heads each, beside the attention kernel; "
+        "expansion=kernel is the other case"
+    )
+    return {"products": products, "assumptions": (ONE_MATRIX, told)}
 
 
 def plain_low_rank(backbone: Backbone) -> LowRankSpec:
@@ -323,6 +355,8 @@ FAMILIES = (
                 query_heads_per_kv_head=1,  # every head has latents of its own
             ),
             Kernel(name="low_rank_expand", fallback="low_rank", rebuilds=True),
+            Kernel(name="low_rank_inside", fallback="low_rank"),
+            Kernel(name="low_rank_expand_inside", fallback="low_rank_expand", rebuilds=True),
             Kernel(name="low_rank_materialised", fallback="low_rank", rebuilds=True),
         ),
         planned=(

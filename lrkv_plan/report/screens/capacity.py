@@ -24,7 +24,7 @@ from lrkv_plan.report.screen import (
     with_band,
     wrapped,
 )
-from lrkv_plan.report.screens.words import gpu_words, legend, tokens, users
+from lrkv_plan.report.screens.words import gpu_words, legend, sharing_words, tokens, users
 from lrkv_plan.report.tables import count
 from lrkv_plan.report.time_equations import step_equations
 from lrkv_plan.serving.capacity import MOST_CONTEXT_TOKENS
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from lrkv_plan.serving.budget import StageBudget
     from lrkv_plan.serving.capacity import CapacityRow
     from lrkv_plan.serving.load import Admission, LatencyTarget
-    from lrkv_plan.specs.deployment import Parallelism
     from lrkv_plan.specs.lengths import Population
     from lrkv_plan.specs.model import ModelSpec
 
@@ -124,17 +123,8 @@ def layout_words(answer: Answer) -> str:
     ``TP 4 x 2`` is two replicas of four GPUs each.
     """
     parallel = answer.deployment.parallel
-    kinds = (("TP", "tp_size"), ("PP", "pp_size"), ("DP", "dp_size"), ("EP", "ep_size"),
-             ("DCP", "dcp_size"))  # fmt: skip
-    named = [f"{word} {_size(parallel, key)}" for word, key in kinds
-             if key == "tp_size" or _size(parallel, key) > 1]  # fmt: skip
     replicas = _n_gpus(answer) // parallel.n_gpus
-    return " ".join(named) + (f" x {replicas:,}" if replicas > 1 else "")
-
-
-def _size(parallel: Parallelism, key: str) -> int:
-    size: int = getattr(parallel, key)
-    return size
+    return sharing_words(parallel) + (f" x {replicas:,}" if replicas > 1 else "")
 
 
 def _n_gpus(answer: Answer) -> int:

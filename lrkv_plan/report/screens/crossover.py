@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lrkv_plan.latency.basis import STRONGEST_FIRST, attention_basis, evidence
-from lrkv_plan.latency.crossover import lead_range
+from lrkv_plan.latency.crossover import SIZES, lead_range
 from lrkv_plan.notes import Note, limit
 from lrkv_plan.report.screen import (
     GLYPHS,
@@ -20,7 +20,14 @@ from lrkv_plan.report.screen import (
     short,
     significant,
 )
-from lrkv_plan.report.screens.words import WHY, counted, gpu_name, gpu_words, listed, tokens
+from lrkv_plan.report.screens.words import (
+    WHY,
+    counted,
+    gpu_name,
+    listed,
+    replica_words,
+    tokens,
+)
 from lrkv_plan.report.time_equations import step_equations
 
 if TYPE_CHECKING:
@@ -75,17 +82,20 @@ class CrossoverAnswer:
         if over != "query_tokens" and query > 1:
             load += f", {query:,} tokens a step,"
         gpu = self.gpu.name, self.gpu.title
-        where = gpu_name(*gpu) if over == "tp_size" else gpu_words(*gpu, int(told["tp_size"]))
-        return f"{load} on {where}"
+        where = gpu_name(*gpu) if over in SIZES else replica_words(*gpu, told)
+        others = [f"{word} {told[key]}" for word, key in _WORDS.items() if over in SIZES
+                  and key != over and int(told.get(key) or 1) > 1]  # fmt: skip
+        return f"{load} on {where}{' with ' * bool(others)}{listed(others) if others else ''}"
 
 
 _UNITS = {
     "context_tokens": "token", "batch_size": "sequence", "query_tokens": "query token",
-    "tp_size": "GPU",
+    "tp_size": "GPU", "dp_size": "attention rank", "ep_size": "expert-parallel GPU",
 }  # fmt: skip
+_WORDS = {"TP": "tp_size", "PP": "pp_size", "DP": "dp_size", "EP": "ep_size"}
 _TITLES = {
     "context_tokens": "context", "batch_size": "sequences", "query_tokens": "query tokens",
-    "tp_size": "GPUs", "rank": "rank",
+    "tp_size": "GPUs", "dp_size": "DP", "ep_size": "EP", "rank": "rank",
 }  # fmt: skip
 
 
@@ -116,6 +126,26 @@ def _verdict(answer: CrossoverAnswer) -> Iterator[str]:
         yield from _one_change(answer, crossover.crossings[0])
     else:
         yield from _several_changes(answer)
+    yield from _deciding_assumption(answer)
+
+
+def _deciding_assumption(answer: CrossoverAnswer) -> Iterator[str]:
+    """What is said where the faster design would be another if its kernel mapped heads itself."""
+    for index, label in enumerate(answer.labels):
+        points = answer.found.points
+        option = points[-1].models[index].work.in_kernel_option
+        if option is not None and any(_turns_without_products(one, index) for one in points):
+            most = max(float(point.steps[index].products_s) for point in points)
+            yield (
+                f"Assumed, and it decides: {label} maps heads in products beside its kernel, "
+                f"{_ms(most)} of a step; {label},{option} is the other case."
+            )
+
+
+def _turns_without_products(point: PairAt, index: int) -> bool:
+    """Whether the design leads there only without its products over heads."""
+    lead_s = point.lead_s if index else -point.lead_s
+    return lead_s <= 0 < lead_s + float(point.steps[index].products_s)
 
 
 def _too_close(answer: CrossoverAnswer) -> Iterator[str]:

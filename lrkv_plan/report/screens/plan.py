@@ -22,7 +22,15 @@ from lrkv_plan.report.screen import (
     with_band,
 )
 from lrkv_plan.report.screens.rank import budget_words
-from lrkv_plan.report.screens.words import a_token, counted, gpu_words, legend, tokens, users
+from lrkv_plan.report.screens.words import (
+    a_token,
+    counted,
+    gpu_words,
+    legend,
+    sharing_words,
+    tokens,
+    users,
+)
 from lrkv_plan.report.time_equations import step_equations
 from lrkv_plan.schema import NO_SOURCE
 
@@ -38,6 +46,7 @@ LRKV_POSITIONS = (
     "without it the basis must be trained for rotation in rank space, or positions are another kind"
 )
 Ask: TypeAlias = Callable[..., Sequence[str]]
+SIZES = ("pp_size", "dp_size", "ep_size")
 _BAND = 30  # cells of the band's bar
 
 
@@ -75,7 +84,7 @@ class PlanAnswer:
         if plan.n_gpus == 1:
             return words
         replicas = f" in {plan.n_replicas:,} replicas" if plan.n_replicas > 1 else ""
-        return f"{words}, TP {plan.parallel.tp_size}{replicas}"
+        return f"{words}, {sharing_words(plan.parallel)}{replicas}"
 
 
 def said_beside(notes: Sequence[Any]) -> list[Note]:
@@ -328,7 +337,7 @@ def _foot(answer: PlanAnswer) -> Iterator[str]:
     yield f"Bytes exact. {_evidence(answer)}. Why: --explain"
     yield from _price_source(answer)
     if plan.layout is not None and plan.n_gpus > 1:
-        yield f"TP {plan.parallel.tp_size} {plan.layout}."
+        yield f"{sharing_words(plan.parallel)} {plan.layout}."
 
 
 def _price_source(answer: PlanAnswer) -> Iterator[str]:
@@ -367,8 +376,9 @@ def _following(answer: PlanAnswer, ask: Ask) -> Iterator[Sequence[str]]:
     ]  # fmt: skip
     if less:
         other = max(less, key=lambda row: row.capacity.bytes_per_token_per_gpu)
-        tp_size = answer.plan.parallel.tp_size
-        sized = {"tp_size": None if tp_size == 1 else tp_size}
+        parallel = answer.plan.parallel
+        sizes = {name: getattr(parallel, name) for name in ("tp_size", *SIZES)}
+        sized = {name: None if size == 1 else size for name, size in sizes.items()}
         yield ask(
             "crossover",
             own.attention,

@@ -6,17 +6,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lrkv_plan.latency.basis import basis_by_term, time_basis
+from lrkv_plan.latency.basis import basis_by_part, time_basis
 from lrkv_plan.latency.crossover import surely_faster
 from lrkv_plan.memory.weights import uncounted_weights
 from lrkv_plan.notes import Note
 from lrkv_plan.report.screen import GLYPHS, Row, Screen, ScreenColumn, short, with_band
-from lrkv_plan.report.screens.words import WHY, a_token, gpu_words, legend, listed, tokens, users
+from lrkv_plan.report.screens.words import (
+    WHY,
+    a_token,
+    legend,
+    listed,
+    replica_words,
+    tokens,
+    users,
+)
 from lrkv_plan.report.time_equations import step_equations
 
 if TYPE_CHECKING:
     from lrkv_plan.attention.spec import AttentionSpec
     from lrkv_plan.latency.step import StepModel, StepTime
+    from lrkv_plan.specs.deployment import Parallelism
     from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.model import ModelSpec
 
@@ -41,7 +50,7 @@ class StepsAnswer:
         told = self.inputs
         query = int(told["query_tokens"])
         several = f", {query:,} tokens of each in a step," if query > 1 else ""
-        where = gpu_words(self.gpu.name, self.gpu.title, int(told["tp_size"]))
+        where = replica_words(self.gpu.name, self.gpu.title, told)
         return (
             f"for {users(int(told['batch_size']))} of {tokens(int(told['context_tokens']))}"
             f"{several}{design and f' with {design}'} on {where}"
@@ -55,6 +64,11 @@ class StepsAnswer:
         return f"at least {words}" if self.is_lower_bound else words
 
     @property
+    def parallel(self) -> Parallelism:
+        """The layout of the replica."""
+        return self.steps[0][1].work.parallel
+
+    @property
     def is_lower_bound(self) -> bool:
         """Whether weights that are read are not counted."""
         return self.inputs["weight_bytes_per_gpu"] is None and bool(uncounted_weights(self.model))
@@ -63,10 +77,7 @@ class StepsAnswer:
 def steps_screen(answer: StepsAnswer, ask: Ask | None, notes: Sequence[Note]) -> Screen:
     """Verdict, one row per design with the parts of its step, and what the times rest on."""
     bases = [time_basis(step, time) for _, step, time in answer.steps]
-    terms = [
-        {term: (basis, float(seconds)) for term, basis, seconds in basis_by_term(step, time)}
-        for _, step, time in answer.steps
-    ]
+    terms = [basis_by_part(step, time) for _, step, time in answer.steps]
     shown = [*bases, *(basis for parts in terms for basis, _ in parts.values())]
     return Screen(
         verdict=tuple(_verdict(answer)),
@@ -149,7 +160,7 @@ def _columns(answer: StepsAnswer) -> tuple[ScreenColumn, ...]:
         ScreenColumn(title="attention", text=part("attention"), drop=1),
         ScreenColumn(title="weights", text=part("weights"), drop=2),
         *((ScreenColumn(title="all-reduce", text=part("all-reduce"), drop=3),) if several else ()),
-        ScreenColumn(title="rest", text=part("overhead"), drop=4),
+        ScreenColumn(title="rest", text=part("rest"), drop=4),
     )
 
 

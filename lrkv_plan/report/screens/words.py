@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.report.screen import GLYPHS, Basis, short_tokens, with_band
+
+if TYPE_CHECKING:
+    from lrkv_plan.specs.deployment import Parallelism
 
 WHY = "Why:\N{NO-BREAK SPACE}--explain"  # the end of a foot, never parted
 
@@ -44,6 +48,42 @@ def gpu_words(name: str, title: str | None, n: int) -> str:
     """
     spoken = gpu_name(name, title)
     return f"one {spoken}" if n == 1 else f"{n:,} x {spoken}"
+
+
+def sharing_words(parallel: Parallelism) -> str:
+    """How GPUs share a model: tensor parallelism always, other kinds where they are above 1.
+
+    Examples
+    --------
+    >>> from lrkv_plan.specs.deployment import Parallelism
+    >>> sharing_words(Parallelism(tp_size=2, dp_size=4, ep_size=8))
+    'TP 2 DP 4 EP 8'
+    """
+    sizes = (*_SIZES, ("DCP", "dcp_size"))
+    return " ".join(
+        f"{word} {getattr(parallel, key)}" for word, key in sizes
+        if key == "tp_size" or getattr(parallel, key) > 1
+    )  # fmt: skip
+
+
+_SIZES = (("TP", "tp_size"), ("PP", "pp_size"), ("DP", "dp_size"), ("EP", "ep_size"))
+
+
+def replica_words(name: str, title: str | None, told: Mapping[str, Any]) -> str:
+    """The GPUs of a replica; how they share the model, where it is not tensor parallelism alone.
+
+    Examples
+    --------
+    >>> replica_words("h200", "NVIDIA H200", {"tp_size": 8})
+    '8 x H200'
+    >>> replica_words("h200", "NVIDIA H200", {"tp_size": 1, "dp_size": 8, "ep_size": 8})
+    '8 x H200 (DP 8, EP 8)'
+    """
+    sizes = {key: int(told.get(key) or 1) for _, key in _SIZES}
+    words = gpu_words(name, title, sizes["tp_size"] * sizes["pp_size"] * sizes["dp_size"])
+    above = [f"{word} {sizes[key]}" for word, key in _SIZES if sizes[key] > 1]
+    plain = all(sizes[key] == 1 for _, key in _SIZES if key != "tp_size")
+    return words if plain else f"{words} ({', '.join(above)})"
 
 
 def users(n: int) -> str:

@@ -16,7 +16,7 @@ _PARTS = (
     ("attention", "attention_s"),
     ("weights", "linear_s"),
     ("all-reduce", "all_reduce_s"),
-    ("overhead", "overhead_s"),
+    ("rest", "overhead_s"),
 )
 
 

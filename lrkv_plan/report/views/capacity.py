@@ -15,6 +15,7 @@ from lrkv_plan.report.screens.capacity import (
     layout_words,
 )
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
+from lrkv_plan.report.views.assumed import assumed_notes
 from lrkv_plan.report.views.specs import model_inputs
 from lrkv_plan.units import format_bytes
 
@@ -250,6 +251,9 @@ def _remarks(answers: Sequence[Answer], asked: CapacityAsked) -> Iterator[str | 
     if any(answer.row and answer.row.budget for answer in answers):
         yield limit(_budget_range(answers))
     yield from (limit(text) for answer in answers for text in answer.limits)
+    yield from assumed_notes(
+        (answer.attention, answer.step) for answer in answers if answer.step is not None
+    )
     yield from (
         Note(kind="provenance", text=note) for answer in answers for note in answer.rests_on
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.latency.basis import STRONGEST_FIRST, attention_basis, time_basis
+from lrkv_plan.latency.basis import STRONGEST_FIRST, attention_basis, basis_by_term, time_basis
 from lrkv_plan.latency.crossover import describe
 from lrkv_plan.memory.weights import uncounted_weights
 from lrkv_plan.notes import Note, definition, limit
@@ -14,7 +15,9 @@ from lrkv_plan.report.screens.crossover import crossover_equations, crossover_sc
 from lrkv_plan.report.screens.plan import LRKV_POSITIONS
 from lrkv_plan.report.screens.roofline import roofline_equation, roofline_screen
 from lrkv_plan.report.screens.step_time import design_step_equations, steps_screen
+from lrkv_plan.report.screens.words import sharing_words
 from lrkv_plan.report.tables import Column, Row, Table, as_row, count, percent
+from lrkv_plan.report.views.assumed import assumed_notes
 from lrkv_plan.report.views.calibration import share
 from lrkv_plan.report.views.capacity import (
     beyond_maximum,
@@ -28,7 +31,7 @@ from lrkv_plan.units import format_bytes
 
 if TYPE_CHECKING:
     from lrkv_plan.latency.crossover import Crossover, PairAt
-    from lrkv_plan.latency.step import StepModel
+    from lrkv_plan.latency.step import StepModel, StepTime
     from lrkv_plan.report.screens.crossover import Ask, CrossoverAnswer
     from lrkv_plan.report.screens.roofline import RooflineAnswer
     from lrkv_plan.report.screens.step_time import StepsAnswer
@@ -104,7 +107,10 @@ def milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.4g}"
 
 
-_COUNTED = {"tp_size": "GPUs", "batch_size": "sequences"}
+_COUNTED = {
+    "tp_size": "GPUs", "dp_size": "attention ranks", "ep_size": "expert-parallel GPUs",
+    "batch_size": "sequences",
+}  # fmt: skip
 
 
 def plan_inputs(
@@ -158,6 +164,7 @@ def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
             limit(LRKV_POSITIONS),
             *(limit(text) for text in plan.limits),
             *(Note(kind="refusal", text=reason) for reason in plan.refused),
+            *assumed_notes((row.attention, row.step) for row in plan.rows),
             *(Note(kind="provenance", text=note) for note in plan.rests_on),
             *price_note(
                 plan.rows[0].capacity.gpu, inputs["gpu_hour_usd"], inputs["gpu_hour_usd_source"]
@@ -168,11 +175,11 @@ def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
 
 
 def _plan_title(model: ModelSpec, plan: Plan) -> str:
-    gpu, each = plan.rows[0].capacity.gpu, plan.parallel.tp_size
+    gpu, layout = plan.rows[0].capacity.gpu, sharing_words(plan.parallel)
     replicas = f" in {plan.n_replicas:,} replicas" if plan.n_replicas > 1 else ""
     chosen = "" if plan.layout is None or plan.n_gpus == 1 else f" (chosen: {plan.layout})"
     return (
-        f"Plan for {model.name} on {plan.n_gpus:,} x {gpu}, TP {each}{replicas}{chosen}, "
+        f"Plan for {model.name} on {plan.n_gpus:,} x {gpu}, {layout}{replicas}{chosen}, "
         f"{plan.context_tokens:,} tokens a sequence"
     )
 
@@ -213,6 +220,9 @@ def _plan_row(model: ModelSpec, plan: Plan, row: PlanRow) -> dict[str, Any]:
         "role": row.role,
         "n_gpus": plan.n_gpus,
         "tp_size": plan.parallel.tp_size,
+        "pp_size": plan.parallel.pp_size,
+        "dp_size": plan.parallel.dp_size,
+        "ep_size": plan.parallel.ep_size,
         "n_replicas": plan.n_replicas,
         "context_tokens": plan.context_tokens,
         "ratio_to_mha": row.ratio_to_mha,
@@ -235,8 +245,23 @@ def _plan_row(model: ModelSpec, plan: Plan, row: PlanRow) -> dict[str, Any]:
 
 _STEP_PARTS = (
     "step_s", "overlap_s", "low_s", "high_s", "attention_s", "linear_s", "all_reduce_s",
-    "overhead_s",
+    "overhead_s", "matrices_s", "products_s", "experts_s", "small_kernels_s", "exchange_s",
+    "engine_s",
 )  # fmt: skip
+_TERMS = (
+    "attention", "matrices", "products", "experts", "small_kernels", "all_reduce", "exchange",
+    "engine",
+)  # fmt: skip
+
+
+def _bases_of_terms(model: StepModel, step: StepTime) -> dict[str, str | None]:
+    """The evidence of each term of a step; None for a term that it has not."""
+    found = {
+        re.sub("[ -]", "_", term): basis for term, basis, _ in basis_by_term(model, step)
+    }  # fmt: skip
+    return {term: found.get(term) for term in _TERMS}
+
+
 _LOAD_KEYS = (
     "time_basis", "batch_size", "meets_target", "tpot_s", "tpot_low_s", "tpot_high_s",
     "tokens_per_s", "tokens_per_s_per_gpu", "usd_per_million_tokens", "joules_per_token_at_most",
@@ -247,13 +272,14 @@ def _load_row(row: PlanRow) -> dict[str, Any]:
     """A row's load and what it gives; empty values where there is none."""
     load = row.load
     if load is None:
-        keys = (*_LOAD_KEYS, *_STEP_PARTS, "tokens_per_s_per_user")
+        keys = (*_LOAD_KEYS, *_STEP_PARTS, "basis_by_term", "tokens_per_s_per_user")
         return {"admitted_sequences": 0, "binds": row.missing, **dict.fromkeys(keys)}
     return {
         "admitted_sequences": load.sequences,
         "binds": load.binds if load.meets_target else f"{load.binds}, misses the target",
         **{key: getattr(load, key) for key in _LOAD_KEYS},
         **{key: float(getattr(load.step, key)) for key in _STEP_PARTS},
+        "basis_by_term": _bases_of_terms(row.step, load.step),
         "tokens_per_s_per_user": 1 / load.tpot_s,
     }
 
@@ -262,7 +288,7 @@ def step_parts_table(planned: Table) -> Table:
     """A plan's rows with the parts of each step instead of what fits and costs."""
     parts = (
         ("attention_s", "attention"), ("linear_s", "weights"), ("all_reduce_s", "all-reduce"),
-        ("overhead_s", "overhead"), ("step_s", "step"), ("overlap_s", "all overlapped"),
+        ("overhead_s", "rest"), ("step_s", "step"), ("overlap_s", "all overlapped"),
         ("low_s", "at best"), ("high_s", "at worst"),
     )  # fmt: skip
     return replace(
@@ -297,18 +323,21 @@ def steps_table(answer: StepsAnswer, ask: Ask | None = None) -> Table:
             "weights_left_out": list(left_out),
             "model": model.name,
             "gpu": answer.gpu.name,
-            **{key: inputs[key] for key in _KEYS},
+            **{key: inputs[key] for key in (*_KEYS, *_LAYOUT_KEYS)},
             "time_basis": time_basis(step, time),
             "attention_basis": attention_basis(step),
+            "basis_by_term": _bases_of_terms(step, time),
         }
         for label, step, time in answer.steps
     ]
     notes = dict.fromkeys(note for _, step, _ in answer.steps for note in step.remarks)
+    assumed = assumed_notes((label, step) for label, step, _ in answer.steps)
     beyond = tuple(beyond_maximum(model, int(inputs["context_tokens"])))
     return Table(
         title=(
             f"{bounded(left_out, 'Lower bound')}Decode step of {model.name} on {inputs['gpu']}, "
-            f"TP {inputs['tp_size']}, batch {batch:,}, {inputs['context_tokens']:,} tokens each"
+            f"{sharing_words(answer.parallel)}, batch {batch:,}, "
+            f"{inputs['context_tokens']:,} tokens each"
         ),
         inputs=inputs,
         rows=rows,
@@ -320,13 +349,14 @@ def steps_table(answer: StepsAnswer, ask: Ask | None = None) -> Table:
             Column(key="attention_s", title="attention", text=milliseconds),
             Column(key="linear_s", title="weights", text=milliseconds),
             Column(key="all_reduce_s", title="all-reduce", text=milliseconds),
-            Column(key="overhead_s", title="overhead", text=milliseconds),
+            Column(key="overhead_s", title="rest", text=milliseconds),
         ),
         notes=(
             *beyond,
             definition(
                 "step: parts summed, nothing overlapped, of the named GPUs' sequences together"
             ),
+            *assumed,
             *(Note(kind="provenance", text=note) for note in notes),
         ),
         screen=lambda: steps_screen(answer, ask, (*_lower_bound(left_out), *beyond)),
@@ -366,6 +396,11 @@ def crossover_table(answer: CrossoverAnswer, ask: Ask | None = None) -> Table:
         notes=(
             *screened,
             *_band_remarks(labels, crossover),
+            *assumed_notes(
+                (label, point.models[index])
+                for point in answer.found.points
+                for index, label in enumerate(labels)
+            ),
             *(Note(kind="provenance", text=note) for note in answer.found.rests_on),
         ),
         screen=lambda: crossover_screen(answer, ask, screened),
@@ -410,7 +445,7 @@ def _compared(answer: CrossoverAnswer, point: PairAt) -> dict[str, Any]:
     return {
         "model": answer.model.name,
         "gpu": answer.gpu.name,
-        **{key: inputs[key] for key in _KEYS},
+        **{key: inputs[key] for key in (*_KEYS, *_LAYOUT_KEYS)},
         "variable": answer.over,
         "first": answer.labels[0],
         "second": answer.labels[1],
@@ -423,6 +458,7 @@ def _compared(answer: CrossoverAnswer, point: PairAt) -> dict[str, Any]:
 
 # With model and gpu, what tells the rows of several answers apart.
 _KEYS = ("context_tokens", "batch_size", "query_tokens", "tp_size", "kv_dtype")
+_LAYOUT_KEYS = ("pp_size", "dp_size", "ep_size", "engine")
 
 
 def _band_remarks(labels: Sequence[str], crossover: Crossover) -> Iterator[Note]:

@@ -65,4 +65,5 @@ ENGINE = Engine(
     about="no engine: payload only, every byte used",
     pool=pool,
     budget=weights_only_budget,
+    steps_of="vllm",
 )

@@ -97,4 +97,5 @@ ENGINE = Engine(
     utilisation_doubt="0.9 as engines commonly take",
     page_tokens=ByVersion(DEFAULT_PAGE_TOKENS),
     reads=frozenset({"page_tokens"}),
+    steps_of="vllm",
 )
