@@ -274,12 +274,19 @@ def batch_band(batch_size: int) -> str:
 
 
 def step_groups(rows: Sequence[StepRow], by: str) -> list[StepGroup]:
-    """Judged rows that are alike, worst median error first, those without a prediction last."""
+    """Judged rows that are alike, worst median error first, those without a prediction last.
+
+    Bands of batch sizes stand in their order.
+    """
     members: dict[str, list[StepRow]] = {}
     for row in rows:
         if row.is_judged:
             members.setdefault(GROUPED_BY[by](row) or "unknown", []).append(row)
+    if by == "batch":
+        members = dict(sorted(members.items(), key=lambda one: one[1][0].batch_size or 0))
     found = [step_group(by, name, alike) for name, alike in members.items()]
+    if by == "batch":
+        return found
     return sorted(found, key=lambda one: -1.0 if one.median_error is None else one.median_error,
                   reverse=True)  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,14 @@ def test_the_worst_group_comes_first_and_one_without_a_prediction_last() -> None
     assert (engine.group, engine.n) == ("vllm", 3)
     (unknown,) = step_groups(rows, "layout")
     assert unknown.group == "unknown"
+
+
+def test_bands_of_batch_sizes_stand_in_their_order() -> None:
+    rows = [
+        replace(made_up(ratio), batch_size=size, batch_band=batch_band(size))
+        for size, ratio in ((600, 3.0), (1, 1.0), (64, 2.0))
+    ]
+    assert [one.group for one in step_groups(rows, "batch")] == ["1", "33 to 128", "above 512"]
 
 
 def test_words_of_groups() -> None:
