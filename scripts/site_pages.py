@@ -28,6 +28,7 @@ from lrkv_plan.cli.app import app
 NOT_RUN = {
     "calibrate evaluate": "a table of measured calls",
     "calibrate evaluate-layers": "a table of measured operations",
+    "calibrate evaluate-steps": "a table of runs, or a benchmark's result",
     "calibrate fit": "the folder of a calibration run",
     "calibrate run": "torch and the time that it is given",
     "calibrate show": "the folder of a calibration run",

@@ -160,6 +160,19 @@ def _operations(chance: random.Random) -> dict[str, bytes]:
     return {"o.csv": text.getvalue().encode()}
 
 
+_STEP_RUNS = LAYER_SAMPLES.parent / "steps" / "runs.csv"
+_BENCHMARK = {
+    "backend": "vllm", "request_rate": "inf", "max_concurrency": 16, "duration": 40.0,
+    "completed": 200, "total_input_tokens": 200_000, "total_output_tokens": 80_000,
+    "mean_tpot_ms": 8.0, "median_tpot_ms": 7.9, "mean_itl_ms": 8.1, "median_itl_ms": 7.6,
+}  # fmt: skip
+
+
+def _steps(_: random.Random) -> dict[str, bytes]:
+    """Runs of whole engines, and what a serving benchmark wrote."""
+    return {"r.csv": _STEP_RUNS.read_bytes(), "b.jsonl": json.dumps(_BENCHMARK).encode() + b"\n"}
+
+
 @functools.cache
 def _run_folder() -> dict[str, bytes]:
     """What a run leaves, with the times of a made-up device."""
@@ -249,6 +262,13 @@ SOURCES = {
         ],
     ),
     "operations": Source(3, _operations, ["calibrate evaluate-layers o.csv"]),
+    "runs of engines": Source(
+        3, _steps,
+        [
+            "calibrate evaluate-steps r.csv",
+            "calibrate evaluate-steps b.jsonl --model llama-3.1-8b --gpu h200 --tp-size 1",
+        ],
+    ),
     "run folder": Source(
         5, lambda _: dict(_run_folder()),
         [

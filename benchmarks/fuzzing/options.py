@@ -28,7 +28,7 @@ BASES = {
     "report": "llama-3.1-8b --gpu h200 -o page",
     "explore": "llama-3.1-8b --gpu h200 --no-browser", "calibrate fit": "run -o fitted",
     "calibrate show": "run", "calibrate evaluate": "s.csv",
-    "calibrate evaluate-layers": "o.csv",
+    "calibrate evaluate-layers": "o.csv", "calibrate evaluate-steps": "r.csv",
     "calibrate run": "-o new --device cpu --budget 15s",
     "calibrate tensor-parallel": "-o new --device cpu", "schema": "calibrate fit",
     "plot cache-vs-rank": "llama-3.1-8b -f json", "plot rank-sweep": "llama-3.1-8b -f json",
@@ -58,8 +58,8 @@ VALUES = (
 )  # fmt: skip
 FILES = (
     "m.yaml", "config.json", "g.yaml", "c.yaml", "t.csv", "t.jsonl", "l.txt", "l.csv", "s.csv",
-    "o.csv", "s.csv.gz", "run", "k", "pipe", "endless", "null", "folder", "loop", "missing.yaml",
-    "", ".", "..", "/proc/none/x", "~nosuch/x.json",
+    "o.csv", "r.csv", "b.jsonl", "s.csv.gz", "run", "k", "pipe", "endless", "null", "folder",
+    "loop", "missing.yaml", "", ".", "..", "/proc/none/x", "~nosuch/x.json",
 )  # fmt: skip
 OUTPUTS = (
     "out.json", "out.csv", "p.svg", "p.png", "p.pdf", "deep/er/out.json", "m.yaml", "folder", "run",

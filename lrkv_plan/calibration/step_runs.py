@@ -77,21 +77,29 @@ def read_runs(path: Path) -> list[dict[str, str]]:
     return rows
 
 
+def group_of(row: Row) -> str:
+    """The group that a row names; else its model, GPU and engine."""
+    return row.get("group") or "|".join((row["model"], row["gpu"], row["engine"]))
+
+
 def run_of(row: Row) -> StepRun:
     """One row as a deployment.
 
     Raises
     ------
-    CalibrationError, PlanError
+    CalibrationError
         If a cell cannot be read, naming row and column.
+    PlanError
+        If no engine runs such a deployment, or its measured time is not that of a step.
     """
     replicas = _count(row, "replicas")
     dp_size, tp_size = _count(row, "dp_attention"), _count(row, "tp")
-    drafted = _count(row, "draft_tokens", least=0, default=0)
-    measured = _number(row, next(n for n in MEASURED if (row.get(n) or "").strip()))
+    _refuse_speculation(row)
+    known = [name for name in MEASURED if (row.get(name) or "").strip()]
+    measured = _number(row, known[0] if known else MEASURED[0])
     return StepRun(
         id=row["id"],
-        group=row.get("group") or "|".join((row["model"], row["gpu"], row["engine"])),
+        group=group_of(row),
         model=row["model"],
         gpu=row["gpu"],
         engine=engine_of(row["engine"], row.get("engine_version") or ""),
@@ -100,13 +108,26 @@ def run_of(row: Row) -> StepRun:
             ep_size=_count(row, "moe_ep"),
         ),
         n_nodes=_count(row, "nodes"),
-        query_tokens=1 + drafted,
+        query_tokens=1,
         weight_dtype=row.get("weight_dtype") or None,
         kv_dtype=row.get("kv_dtype") or "bf16",
         batch_size=math.ceil(_number(row, "batch") / replicas),
         context_tokens=round(_number(row, "context_tokens")),
         measured_s=1e-3 * measured,
     )  # fmt: skip
+
+
+def _refuse_speculation(row: Row) -> None:
+    """A speculative step yields an unknown number of tokens, so a time per token is not its time.
+
+    An empty cell says that speculation was on or is unknown; a table without the column has none.
+    """
+    if "draft_tokens" not in row:
+        return
+    if not row["draft_tokens"].strip():
+        raise PlanError("speculation on or unknown: a time per token is not that of a step")
+    if _count(row, "draft_tokens", least=0):
+        raise PlanError("speculation: a time per token is not that of a step")
 
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+){1,3}")
@@ -180,7 +201,6 @@ def predict(
     """
     made: dict[tuple[object, ...], StepModel] = {}
     for row in rows:
-        group = row.get("group") or "|".join((row["model"], row["gpu"], row["engine"]))
         try:
             run = run_of(row)
             spec, gpu = model_of(run.model), gpu_of(run.gpu)
@@ -193,7 +213,7 @@ def predict(
                 )  # fmt: skip
             step = step_time(made[key], run.context_tokens, run.batch_size, run.query_tokens)
         except PlanError as error:
-            yield StepPrediction(run=None, id=row["id"], group=group, refused=str(error))
+            yield StepPrediction(run=None, id=row["id"], group=group_of(row), refused=str(error))
             continue
         yield StepPrediction(
             run=run,

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lrkv_plan.cli import calibrate_fit, calibrate_run, calibrate_tensor_parallel
+from lrkv_plan.cli import (
+    calibrate_fit,
+    calibrate_run,
+    calibrate_steps,
+    calibrate_tensor_parallel,
+)
 from lrkv_plan.cli.given import StrictTyper
 from lrkv_plan.cli.options import SpecDirOption, writes_table
 from lrkv_plan.cli.plain_warnings import plain_warnings
@@ -24,6 +29,7 @@ app = StrictTyper(
 )
 calibrate_fit.register(app)
 calibrate_run.register(app)
+calibrate_steps.register(app)
 calibrate_tensor_parallel.register(app)
 
 

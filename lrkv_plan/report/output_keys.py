@@ -56,11 +56,13 @@ class Many:
 class Answer:
     """What a command writes: the alternatives of its inputs and of each row.
 
-    ``says`` are meanings of keys that differ from ``MEANINGS``.
+    ``also`` are the rows of further lists by their key. ``says`` are meanings of keys that differ
+    from ``MEANINGS``.
     """
 
     inputs: tuple[Any, ...] = ({},)
     rows: tuple[Any, ...]
+    also: Mapping[str, Shape] = field(default_factory=dict)
     says: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -492,6 +494,43 @@ def _evaluate_layers() -> Answer:
     return Answer(inputs=(inputs,), rows=(_fields(LayerError),), says=says)
 
 
+def _evaluate_steps() -> Answer:
+    from lrkv_plan.calibration.evaluate_steps import StepGroup, StepRow
+    from lrkv_plan.calibration.serving_results import Served
+
+    inputs: Shape = {"files": list[str], "quality": list[str], "by": str} | _fields(Served)
+    says = {
+        "batch_band": "band of batch sizes",
+        "batch_size": "sequences decoding on one replica",
+        "basis": "weakest evidence among terms over a tenth of the time",
+        "by": "what groups are of: group, gpu, engine, kind, batch, layout or weights",
+        "dp_size": "attention groups of one replica",
+        "engine": "engine, with its version where the run states a number",
+        "expressible": "runs of the group that are predicted",
+        "files": "tables and benchmark results that were read",
+        "group": "the run's group; of a group, what its runs share",
+        "gpu": "GPU profile",
+        "groups": "the runs that are judged, group by group",
+        "in_band": "measured time inside the 90 % band; of a group, the share of its runs",
+        "is_judged": "whether the run's quality is one that was asked for; groups count only those",
+        "kind": "designs of the model's layers, and whether tokens go to experts",
+        "layout": "how one replica lies on its GPUs",
+        "measured_s": "measured decode step. [s]",
+        "median_ratio": "median of predicted over measured",
+        "n": "runs that were judged",
+        "predicted_s": "predicted decode step. [s]",
+        "quality": "the table's own judgement of a run; of the inputs, those that are judged",
+        "ratio": "predicted over measured",
+        "term": "part of the step",
+        "terms": "parts of the predicted step, each with what it rests on",
+        "time_s": "time of the term. [s]",
+        "weight_dtype": "format of the weights",
+    }
+    return Answer(
+        inputs=(inputs,), rows=(_fields(StepRow),), also={"groups": _fields(StepGroup)}, says=says
+    )
+
+
 def _fit_inputs() -> Shape:
     """Inputs of a run's fit."""
     from lrkv_plan.calibration.run_record import RunInfo
@@ -677,6 +716,7 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
     "calibrate show": _calibrate_show,
     "calibrate evaluate": _evaluate,
     "calibrate evaluate-layers": _evaluate_layers,
+    "calibrate evaluate-steps": _evaluate_steps,
     "calibrate tensor-parallel": _tensor_parallel,
     "plot cache-vs-rank": _cache_vs_rank,
     "plot rank-sweep": _rank_sweep,

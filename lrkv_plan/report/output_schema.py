@@ -65,6 +65,10 @@ class _Builder:
             "tool_version": {"type": "string"},
             "inputs": self._alternatives([self.of(one) for one in self.answer.inputs]),
             "rows": {"type": "array", "items": rows},
+            **{
+                key: {"type": "array", "items": self._row(row)}
+                for key, row in self.answer.also.items()
+            },
             "notes": {"type": "array", "items": self.of(Note)},
             "remarks": {
                 "type": "array",

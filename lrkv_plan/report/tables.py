@@ -45,9 +45,10 @@ class Table:
     """One command's answer. Texts for people hold no control characters, whatever a spec held.
 
     ``rows`` go to JSON and CSV whole; ``columns`` pick what people see of ``shown_rows`` (all rows
-    when None). ``notes`` are assumptions and caveats, part of every format but CSV; a text
-    given as one becomes an assumption. ``text``,
-    a whole YAML document, takes the place of the columns where there is one. ``unmet`` is what the
+    when None). ``also`` are further lists of the same answer, by the key under which JSON holds
+    them beside ``rows``. ``notes`` are assumptions and caveats, part of every format but CSV; a
+    text given as one becomes an assumption. ``text``, a whole YAML document, takes the place of the
+    columns where there is one. ``unmet`` is what the
     rows miss (a requirement, or a judgement as an error of its own): they are written, then the
     command fails.
     """
@@ -62,6 +63,7 @@ class Table:
     unmet: str | PlanError | None = None
     screen: Callable[[], Screen] | None = None
     explain: Callable[[Row], Sequence[str]] | None = None
+    also: Mapping[str, Sequence[Row]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", printable(self.title))
@@ -147,6 +149,8 @@ def _short(inputs: Row) -> Row:
 def to_json(table: Table, *, whole_inputs: bool = False) -> str:
     """One object: schema_version, tool_version, inputs, rows, notes, and their texts as remarks.
 
+    The table's further lists stand after ``rows``.
+
     A GPU among the inputs stands there with its tables of fitted constants where ``whole_inputs``;
     the notes say which of them were used.
     """
@@ -157,6 +161,7 @@ def to_json(table: Table, *, whole_inputs: bool = False) -> str:
         "tool_version": __version__,
         "inputs": _plain(table.inputs if whole_inputs else _short(table.inputs)),
         "rows": plain_rows(table.rows),
+        **{key: plain_rows(rows) for key, rows in table.also.items()},
         "notes": [dataclasses.asdict(_as_note(note)) for note in table.notes],
         "remarks": list(table.remarks),
     }

@@ -37,6 +37,8 @@ def materials(command: Command, folder: Path) -> None:
         (folder / "decode.csv.gz").write_bytes(gzip.compress(calls))
     elif command.name == "calibrate evaluate-layers":
         shutil.copy(ROOT / "tests" / "golden" / "layers" / "matrices.csv", folder)
+    elif command.name == "calibrate evaluate-steps":
+        shutil.copy(ROOT / "tests" / "golden" / "steps" / "runs.csv", folder)
     elif command.name in ("inspect", "models import"):
         config = llama_config(n_layers=4, n_heads=4, n_kv_heads=2, head_dim=8, width=32)
         rng = np.random.default_rng(0)

@@ -198,6 +198,14 @@ def test_calibrations_of_a_table(tmp_path: Path) -> None:
     assert written("calibrate evaluate-layers", operations)["rows"]
 
 
+@pytest.mark.parametrize("options", [[], ["--by", "layout", "--quality", "A,C"]], ids=" ".join)
+def test_runs_of_engines(options: list[str]) -> None:
+    runs = Path(__file__).parent.parent / "golden" / "steps" / "runs.csv"
+    document = written("calibrate evaluate-steps", runs, *options)
+    assert document["rows"]
+    assert document["groups"]
+
+
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [("plan", [LLAMA, *ON_H100]), ("cache", [LLAMA]), ("capacity", [LLAMA, *ON_H100]),

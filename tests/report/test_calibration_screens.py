@@ -20,6 +20,7 @@ SHOWN = (
     "calibrate show b60",
     f"calibrate show {ROOT}/reports/calibration-cpu/cpu.calibrated.yaml",
     f"calibrate evaluate {ROOT}/tests/golden/kernel_sample.csv",
+    f"calibrate evaluate-steps {ROOT}/tests/golden/steps/runs.csv --quality A,C",
 )
 
 
