@@ -262,7 +262,7 @@ def write(runs: Runs, value: dict[str, float]) -> None:
         )  # fmt: skip
         lines.append(f"  {name}: {{{_engine(name, value)}{older}}}")
     text = ENGINES.read_text(encoding="utf-8")
-    head = text[: text.index("overlap_s:")]
+    head = text[: text.index("\noverlap_s:") + 1]
     head += f"overlap_s: {value['overlap']:.2e}\nindex_layer_s: {value['index layer']:.2e}\n"
     ENGINES.write_text(
         f"{head}engines:\n" + "\n".join(lines) + f"\nothers: {{{_engine('other', value)}}}\n",
