@@ -21,6 +21,7 @@ from scipy.optimize import least_squares
 from lrkv_plan.calibration.step_runs import predict, read_runs
 from lrkv_plan.latency.engine_step import TABLE as ENGINES
 from lrkv_plan.latency.engine_step import engine_step
+from lrkv_plan.latency.evidence import weakest
 from lrkv_plan.latency.step import launches
 from lrkv_plan.loader import HARDWARE_FOLDER as PROFILES
 from lrkv_plan.loader import load_all_hardware, load_hardware, load_model
@@ -92,6 +93,10 @@ class Runs:
         self.kinds = np.array([_kind(profile) for profile in profiles])
         self.scales = np.array([SCALED.get(profile.name, 1.0) for profile in profiles])
         self.launches = np.array([launches(one.model.work) for one in first])
+        self.bands = np.array([one.model.engine.band(
+            weakest(m.basis for m in (*one.model.matrix_models, *one.model.experts)),
+            has_whole_step=_kind(profile) != "",
+        ) for one, profile in zip(first, profiles, strict=True)])  # fmt: skip
         self.indexed = np.array([
             sum(work.layers for work in one.model.work.attention if work.index_row_bytes)
             for one in first
@@ -246,6 +251,10 @@ def main() -> None:
     out = left_out(runs)
     report("left out", runs, out)
     bands(runs, out)
+    ratio = runs.measured / out
+    held = (runs.bands[:, 0] <= ratio) & (ratio <= runs.bands[:, 1])
+    wide = np.median(runs.bands[:, 1] / runs.bands[:, 0])
+    print(f"  shipped bands hold {held.mean():.1%} of rows left out, {wide:.2f} wide in the median")
     for name, found in value.items():
         print(f"  {name:24} {found:.3g}")
     if told.write:

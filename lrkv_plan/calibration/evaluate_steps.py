@@ -20,7 +20,7 @@ from lrkv_plan.calibration.step_runs import (
     weights_named,
 )
 from lrkv_plan.errors import ArgumentError, CalibrationError, PlanError
-from lrkv_plan.latency.basis import Basis
+from lrkv_plan.latency.evidence import Basis
 from lrkv_plan.loader import load_all_hardware, load_hardware, load_model
 
 if TYPE_CHECKING:

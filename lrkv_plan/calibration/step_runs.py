@@ -14,7 +14,8 @@ from pathlib import Path
 
 from lrkv_plan.calibration.samples import read_rows
 from lrkv_plan.errors import CalibrationError, PlanError, shown
-from lrkv_plan.latency.basis import Basis, basis_by_term, time_basis
+from lrkv_plan.latency.basis import basis_by_term, time_basis
+from lrkv_plan.latency.evidence import Basis
 from lrkv_plan.latency.step import StepModel, StepTime, step_model, step_time
 from lrkv_plan.specs.deployment import EngineName, Parallelism, parse_engine
 from lrkv_plan.specs.hardware import HardwareProfile

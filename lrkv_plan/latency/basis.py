@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
+from lrkv_plan.latency.evidence import STRONGEST_FIRST, Basis, evidence, weakest
 from lrkv_plan.latency.step import StepModel, StepTime
 
-Basis: TypeAlias = Literal["measured", "borrowed", "datasheet", "assumed"]
-STRONGEST_FIRST: tuple[Basis, ...] = ("measured", "borrowed", "datasheet", "assumed")
 WEIGHTY_SHARE = 0.1  # terms below a tenth of the time say nothing about it
 # What an engine adds beside its operations is fitted on whole steps of public runs.
 _ENGINE: Basis = "borrowed"
-
-
-def evidence(basis: str) -> Basis:
-    """The kind of evidence behind a kernel's or all-reduce's basis.
-
-    Examples
-    --------
-    >>> [evidence(one) for one in ("measured", "other_shape", "generation", "assumed")]
-    ['measured', 'borrowed', 'borrowed', 'assumed']
-    """
-    for known in STRONGEST_FIRST:
-        if basis == known:
-            return known
-    return "borrowed"
 
 
 def attention_basis(model: StepModel) -> Basis:
@@ -69,17 +54,6 @@ def basis_by_part(model: StepModel, step: StepTime) -> dict[str, tuple[Basis, fl
         weighty = [basis for basis, seconds in several if seconds > WEIGHTY_SHARE * total]
         found[part] = weakest(weighty or [basis for basis, _ in several]), total
     return found
-
-
-def weakest(bases: Iterable[str]) -> Basis:
-    """The weakest evidence among some; measured where there is none.
-
-    Examples
-    --------
-    >>> weakest(["measured", "generation", "datasheet"])
-    'datasheet'
-    """
-    return max(map(evidence, bases), key=STRONGEST_FIRST.index, default="measured")
 
 
 def deciding_terms(model: StepModel, step: StepTime) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ class EngineStep:
     sequence of an attention rank, ``exchange_s`` and ``index_layer_s`` for each layer that
     exchanges and that has a sparse index, ``layer_s`` what an old version adds to each layer.
     ``overlap_s`` is what each launch takes less than where it was measured alone: kernels of one
-    graph start while the last ones end. ``band`` are factors that hold nine of ten measured steps
-    of groups that were left out of the fit.
+    graph start while the last ones end. ``bands`` are factors that hold nine of ten measured steps
+    of groups that were left out of the fit, by what a step rests on.
     """
 
     name: str
@@ -34,7 +35,13 @@ class EngineStep:
     layer_s: float = 0.0
     overlap_s: float = 0.0
     index_layer_s: float = 0.0
-    band: tuple[float, float] = (1.0, 1.0)
+    is_older: bool = False
+    bands: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False)
+
+    def band(self, evidence: str, *, has_whole_step: bool = False) -> tuple[float, float]:
+        """Factors on a step that rests on that evidence; none where no table of bands is."""
+        kind = "older" if self.is_older else "whole_step" if has_whole_step else evidence
+        return self.bands.get(kind, (1.0, 1.0))
 
 
 @cache
@@ -63,4 +70,6 @@ def engine_step(engine: EngineName | None = None) -> EngineStep:
         layer_s=older["layer_s"] if is_older else 0.0,
         overlap_s=table["overlap_s"],
         index_layer_s=table["index_layer_s"],
+        is_older=is_older,
+        bands={kind: (low, high) for kind, (low, high) in table["bands"].items()},
     )

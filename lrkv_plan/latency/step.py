@@ -14,6 +14,7 @@ from lrkv_plan.errors import SpecError
 from lrkv_plan.formats import storage_format
 from lrkv_plan.latency.all_reduce import allreduce_model, allreduce_time
 from lrkv_plan.latency.engine_step import EngineStep, engine_step
+from lrkv_plan.latency.evidence import weakest
 from lrkv_plan.latency.exchange import exchange_model, exchange_time
 from lrkv_plan.latency.experts import (
     ExpertModel,
@@ -454,6 +455,8 @@ def _assembled(
     many = layout.tp_size > 1
     unseen = tuple(unseen_layouts(layout, hardware))
     factor = UNSEEN_FACTOR ** len(unseen)
+    rests_on = weakest(one.basis for one in (*models.values(), *experts))
+    band = engine.band(rests_on, has_whole_step=beyond is not None)
     remarks = (*_remarks(kernels, used, reducing if many else None, work), *unseen)
     return StepModel(
         work=work,
@@ -478,7 +481,7 @@ def _assembled(
         matrix_models=tuple(models.values()),
         product_basis="measured" if products is None else _product_basis(linear, products.basis),
         operations=tuple(used),
-        band=(engine.band[0] / factor, engine.band[1] * factor),
+        band=(band[0] / factor, band[1] * factor),
         remarks=tuple(dict.fromkeys(remarks)),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lrkv_plan.latency.basis import STRONGEST_FIRST, evidence, weakest
+from lrkv_plan.latency.evidence import STRONGEST_FIRST, evidence, weakest
 from lrkv_plan.report.screen import GLYPHS, short_bytes
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.latency.basis import basis_by_term, evidence
+from lrkv_plan.latency.basis import basis_by_term
+from lrkv_plan.latency.evidence import evidence
 from lrkv_plan.latency.experts import expert_time
 from lrkv_plan.latency.kernel import CHARGES_WORK_UNITS, SUMS, kernel_time
 from lrkv_plan.latency.step import loads, touched

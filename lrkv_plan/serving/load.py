@@ -10,7 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.errors import UsageError
-from lrkv_plan.latency.basis import Basis, time_basis
+from lrkv_plan.latency.basis import time_basis
+from lrkv_plan.latency.evidence import Basis
 from lrkv_plan.latency.step import UNSEEN_FACTOR, StepModel, StepTime, step_model, step_time
 from lrkv_plan.memory.cache import bytes_per_token
 from lrkv_plan.memory.largest import largest

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lrkv_plan import load_gpu, load_model, swap_attention
-from lrkv_plan.latency.basis import attention_basis, basis_by_term, evidence, time_basis
+from lrkv_plan.latency.basis import attention_basis, basis_by_term, time_basis
+from lrkv_plan.latency.evidence import evidence
 from lrkv_plan.latency.step import step_model, step_time
 
 LLAMA, H100 = load_model("llama-3.1-8b"), load_gpu("h100-sxm")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lrkv_plan.latency.basis import STRONGEST_FIRST, attention_basis, evidence
+from lrkv_plan.latency.basis import attention_basis
 from lrkv_plan.latency.crossover import SIZES, lead_range
+from lrkv_plan.latency.evidence import STRONGEST_FIRST, evidence
 from lrkv_plan.notes import Note, limit
 from lrkv_plan.report.screen import (
     GLYPHS,

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.latency.basis import STRONGEST_FIRST, attention_basis, basis_by_term, time_basis
+from lrkv_plan.latency.basis import attention_basis, basis_by_term, time_basis
 from lrkv_plan.latency.crossover import describe
+from lrkv_plan.latency.evidence import STRONGEST_FIRST
 from lrkv_plan.memory.weights import uncounted_weights
 from lrkv_plan.notes import Note, definition, limit
 from lrkv_plan.report.screens.crossover import crossover_equations, crossover_screen
