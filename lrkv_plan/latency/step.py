@@ -17,6 +17,7 @@ from lrkv_plan.latency.engine_step import EngineStep, engine_step
 from lrkv_plan.latency.evidence import weakest
 from lrkv_plan.latency.exchange import exchange_model, exchange_time
 from lrkv_plan.latency.experts import (
+    MATRICES,
     ExpertModel,
     active_experts,
     expert_model,
@@ -320,10 +321,12 @@ def _resources(model: StepModel, tokens: Any, all_tokens: Any) -> tuple[Any, Any
         memory = memory + term.layers * (term.memory_s + tokens * term.memory_token_s)
         compute = compute + term.layers * (tokens * term.compute_token_s)
     for work, constants in zip(model.work.linear.experts, model.experts, strict=True):
+        rows = all_tokens * (work.experts_per_token / work.ep_size)
         read = touched(work, all_tokens) * work.bytes_per_expert
-        memory = memory + work.layers * read / constants.bytes_per_s
-        each = 6 * work.model_dim * work.width * work.experts_per_token / work.ep_size
-        compute = compute + work.layers * all_tokens * each / constants.flops_per_s
+        moved = ACTIVATION_BYTES * rows * (2 * work.model_dim + MATRICES * work.width)
+        memory = memory + work.layers * (read + moved) / constants.bytes_per_s
+        flops = 2 * rows * MATRICES * work.model_dim * work.width
+        compute = compute + work.layers * flops / constants.flops_per_s
     return memory, compute
 
 

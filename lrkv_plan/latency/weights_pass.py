@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lrkv_plan.attention.layout import AttentionLayout
+from lrkv_plan.attention.layout import AttentionLayout, WeightMatrix
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError, SpecError
 from lrkv_plan.formats import WeightFormat
@@ -302,10 +302,15 @@ def _attention_matrices(
     layout.check_tp_size(parallel.tp_size)
     reads = dict.fromkeys(
         w.reads for w in layout.weights_held(reuses_cache=group.reuses_cache)
-        if w.cols > 1 and w.reads is not None
+        if _is_matrix(w) and w.reads is not None
     )  # fmt: skip
     for read in reads:
         yield _joined(layout, group, str(read), storage, parallel.tp_size)
+
+
+def _is_matrix(weight: WeightMatrix) -> bool:
+    """Copies of one column side by side, as low-rank maps of rank 1 are, make a matrix."""
+    return weight.cols * weight.copies > 1
 
 
 def _joined(
@@ -314,7 +319,7 @@ def _joined(
     """Matrices that read the same as one: side by side, or sliced along what they read."""
     weights = [
         w for w in layout.weights_held(reuses_cache=group.reuses_cache)
-        if w.reads == read and w.cols > 1
+        if w.reads == read and _is_matrix(w)
     ]  # fmt: skip
     n_bytes = sum(
         float(w.share_per_gpu(tp_size)) * w.copies
@@ -420,13 +425,15 @@ def _experts(
             f"an experts width of {block.hidden_dim} cannot be sliced over {slices} GPUs; "
             "allowed: its divisors"
         )
-    width, n_matrices = block.hidden_dim // slices, 3 if block.gated else 2
+    width, dim = block.hidden_dim // slices, model.model_dim
+    bits = (2 if block.gated else 1) * storage.matrix_bits("experts", dim, width)
+    bits += storage.matrix_bits("experts", width, dim)
     yield ExpertWork(
         n_experts=block.n_experts,
         experts_per_token=block.experts_per_token,
         model_dim=model.model_dim,
         width=width,
-        bytes_per_expert=n_matrices * storage.matrix_bits("experts", model.model_dim, width) / 8,
+        bytes_per_expert=bits / 8,
         ep_size=ep_size,
         format_name=_operand(storage, "experts"),
         layers=group.count,

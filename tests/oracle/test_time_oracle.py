@@ -17,22 +17,26 @@ from lrkv_plan.latency.crossover import (
     context_crossover,
     scanned_crossover,
 )
-from lrkv_plan.latency.kernel import FORMS, KernelModel, kernel_time
-from lrkv_plan.latency.step import StepModel, step_model, step_time
+from lrkv_plan.latency.engine_step import EngineStep, engine_step
+from lrkv_plan.latency.experts import ExpertModel
+from lrkv_plan.latency.kernel import FORMS, KernelModel, ShortCalls, kernel_time
+from lrkv_plan.latency.small_kernels import small_kernel_models
+from lrkv_plan.latency.step import StepModel, matrix_term, step_model, step_time
+from lrkv_plan.latency.weights_pass import ExpertWork, MatrixWork, WeightsPass, weights_pass
 from lrkv_plan.latency.work import (
     AttentionWork,
-    LinearWork,
     StepWork,
     attention_work,
-    linear_work,
     paths_of,
     step_work,
 )
 from lrkv_plan.memory.arithmetic import arithmetic_ratio_to_mha, attention_multiply_adds
+from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.specs.design import swap_attention, typed_designs
 from lrkv_plan.specs.hardware import HardwareProfile
 from tests.conftest import SOURCE
-from tests.oracle import cache_count, stage_weights, time_count, weight_count
+from tests.hand_steps import matrix_model
+from tests.oracle import cache_count, pass_count, stage_weights, time_count, weight_count
 from tests.oracle.comparing import COMPARED, agree, spec_of
 from tests.oracle.draws import GPUS, KV_FORMATS, examples, models
 from tests.oracle.test_cache_oracle import as_mha, refused
@@ -43,6 +47,19 @@ BANDWIDTH, PEAK, LINK = 3.0e12, 1.0e15, 4.0e11
 # What is stated where nothing was measured: t0, shares of bandwidth and peak; all-reduce's own.
 DATASHEET = {"t0_s": 15e-6, "bytes_per_s": 0.85 * BANDWIDTH, "flops_per_s": 0.6 * PEAK}
 REDUCING = {"t0_s": 6e-6, "link_bytes_per_s": 0.75 * LINK, "two_shot_s": None}
+# Typical constants of the other operations.
+WITHOUT_TABLES: Plain = {
+    "of_matrices": {
+        "bf16": {"t0_s": 4e-6, "bytes_per_s": 0.83 * BANDWIDTH, "flops_per_s": 0.83 * PEAK,
+                 "tau_s_per_element": 0.15e-9},
+    },
+    "of_products": {"t0_s": 4.3e-6, "head_s": 1.1e-8 * 3.35e12 / BANDWIDTH, "token_scale": 40.0},
+    "of_experts": {"t0_s": 27e-6, "bytes_per_s": 0.89 * BANDWIDTH, "flops_per_s": 0.18 * PEAK,
+                   "expert_s": 0.0},
+    "of_small": {name: (kind.t0_s, kind.width_s, kind.scalar_s)
+                 for name, kind in small_kernel_models().items()},
+    "engine": (engine_step().step_s, engine_step().sequence_s),
+}  # fmt: skip
 GPU = HardwareProfile.model_validate(
     {
         "name": "drawn", "title": "drawn", "vendor": "generic", "generation": "none",
@@ -72,20 +89,30 @@ CONSTANTS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-def kernel_of(form: str, constants: dict[str, float]) -> KernelModel:
+# A start below the cold one, and both traffics one after the other.
+SHORT = st.fixed_dictionaries(
+    {"t0_s": st.floats(0, 1e-5), "bytes_per_s": st.floats(5e10, 5e12),
+     "work_unit_s": st.sampled_from([0.0, 1e-9])}
+)  # fmt: skip
+
+
+def kernel_of(form: str, constants: dict[str, Any], kernel: str = "grouped") -> KernelModel:
+    short = constants.get("short")
+    told = {**constants, "short": None if short is None else ShortCalls(**short)}
     return KernelModel(
-        **constants, form=form, band90=(0.9, 1.2), basis="measured", kernel="grouped", kv_dtype="bf16"
-    )  # fmt: skip
+        **told, form=form, band90=(0.9, 1.2), basis="measured", kernel=kernel, kv_dtype="bf16"
+    )
 
 
 @examples(150)
 @given(
     st.sampled_from(FORMS), CONSTANTS, st.integers(0, 10**12), st.integers(0, 10**15),
-    st.integers(0, 10**6),
+    st.integers(0, 10**6), st.one_of(st.none(), SHORT),
 )  # fmt: skip
 def test_kernel_forms_agree(
-    form: str, constants: dict[str, float], n_bytes: int, flops: int, units: int
+    form: str, constants: dict[str, Any], n_bytes: int, flops: int, units: int, short: Any
 ) -> None:
+    constants = {**constants, "short": short if form in ("base", "per_work_unit") else None}
     exact = time_count.kernel(form, constants, Fraction(n_bytes), Fraction(flops), Fraction(units))
     call = kernel_time(kernel_of(form, constants), float(n_bytes), float(flops), units)
     close("kernel times", call.time_s, exact, form, constants)
@@ -144,9 +171,7 @@ def test_multiply_adds_agree(plain: Plain, context: int, query: int) -> None:
         for x in layers:
             a = x["attention"]
             if a and x["cached_over"] == "context":
-                path = "absorbed" if a["family"] == "mla" else (
-                    "rope_expand" if a.get("position") == "rope_expand" else "factored")  # fmt: skip
-                token, step, rebuild, _ = time_count.scan_work(a, path)
+                token, step, rebuild, _ = time_count.scan_work(a, path_of(a))
                 rows = min(context, x["window_tokens"] or context)
                 total += x["count"] * (q * (rows * token + step) + rows * rebuild)
         return total
@@ -159,41 +184,83 @@ def test_multiply_adds_agree(plain: Plain, context: int, query: int) -> None:
     agree("arithmetic ratio", arithmetic_ratio_to_mha(model, context), ratio, plain)
 
 
+def path_of(a: Plain) -> str:
+    if a["family"] == "mla":
+        return "absorbed"
+    return "rope_expand" if a.get("position") == "rope_expand" else "factored"
+
+
+def run(pass_: WeightsPass) -> dict[str, list[Any]]:
+    """Shapes that one GPU multiplies, with how often, as numbers in order."""
+    return {
+        "matrices": sorted(
+            (m.format_name, m.layers, m.inputs, m.outputs, m.n_bytes) for m in pass_.matrices
+        ),
+        "products": sorted((p.layers, p.heads, p.rows, p.cols) for p in pass_.products),
+        "experts": sorted(
+            (e.layers, e.n_experts, e.experts_per_token, e.width, e.bytes_per_expert)
+            for e in pass_.experts
+        ),
+        "small": sorted((k.kind, k.calls, k.width) for k in pass_.small if k.calls),
+    }
+
+
 @examples(80)
-@given(models(), GPUS, st.sampled_from(weight_count.NAMES), st.integers(1, 200))
-def test_the_weights_pass_agrees(plain: Plain, gpus: int, fmt: str, tokens: int) -> None:
-    stages = [
-        stage_weights.stages(plain, f, gpus, 1, 1, weight_count, cache_count.can_run)
-        for f in (fmt, "bf16")
-    ]
-    if stages[0] is None or stages[1] is None:
+@given(models(), GPUS, st.sampled_from(weight_count.NAMES))
+def test_the_weights_pass_agrees(plain: Plain, gpus: int, fmt: str) -> None:
+    def ours(given_bytes: int | None = None) -> WeightsPass:
+        return weights_pass(
+            spec_of(plain), weight_dtype=fmt, parallel=Parallelism(tp_size=gpus),
+            weight_bytes=given_bytes,
+        )  # fmt: skip
+
+    held = stage_weights.stages(plain, fmt, gpus, 1, 1, weight_count, cache_count.can_run)
+    if held is None:
         with pytest.raises((PlacementError, SpecError)):
-            linear_work(spec_of(plain), weight_dtype=fmt, tp_size=gpus)
+            ours()
         return
-    (held,), (plain_held,) = stages
-    routed = [(x["count"] * f["n_experts"] * f["hidden_dim"], Fraction(f["experts_per_token"], f["n_experts"]))
-              for x in plain["layers"] if (f := x["feed_forward"]) and f["kind"] == "experts"]  # fmt: skip
-    share = sum((w * s for w, s in routed), start=Fraction(0)) / max(1, sum(w for w, _ in routed))
-
-    def read(parts: dict[str, int]) -> int:
-        """Everything but experts, tables that are looked up and parts outside the layers."""
-        left_out = ("experts", "embeddings", "head", "extra")
-        head = parts.get("head", 0) or parts.get("embeddings", 0)
-        return sum(n for name, n in parts.items() if name not in left_out) + head
-
-    # Recurrent layers' weights are in no spec: a pass needs the weights' size, here the counted one.
-    recurrent = any(layer["state"] for layer in plain["layers"])
-    if recurrent:
+    # Recurrent layers' weights are in no spec: a pass needs the weights' size.
+    if any(layer["state"] for layer in plain["layers"]):
         with pytest.raises(SpecError, match="recurrent layers are not counted"):
-            linear_work(spec_of(plain), weight_dtype=fmt, tp_size=gpus)
-    given_bytes = sum(held.values()) if recurrent else None
-    ours = linear_work(spec_of(plain), weight_dtype=fmt, tp_size=gpus, weight_bytes=given_bytes)
-    close("weights' pass", ours.dense_bytes, read(held), plain)
-    flops = 2 * (read(plain_held) + share * plain_held.get("experts", 0)) / 2
-    close("weights' pass", ours.token_flops, flops, plain)
-    touched = 1 - (1 - share) ** tokens if held.get("experts") else 0
-    n_bytes = read(held) + held.get("experts", 0) * touched + tokens * 2 * plain["model_dim"]
-    close("weights' pass", ours.n_bytes(tokens), n_bytes, plain)
+            ours()
+        return
+    exact = pass_count.operations(plain, fmt, gpus, path_of, weight_count)
+    expected = {
+        "matrices": sorted((name, n, k, m, size) for (k, m, size, name), n in exact["matrices"].items()),
+        "products": sorted((n, *shape) for shape, n in exact["products"].items()),
+        "experts": sorted((e["layers"], e["n"], e["k"], e["width"], e["bytes"]) for e in exact["experts"]),
+        "small": sorted((kind, n, width) for (kind, width), n in exact["small"].items()),
+    }  # fmt: skip
+    found = run(ours())
+    for kind, several in expected.items():
+        merged = combined(found[kind])
+        agree("number of operations", len(merged), len(combined(several)), kind, plain)
+        for one, other in zip(merged, combined(several), strict=True):
+            COMPARED["weights' pass"] += 1
+            assert one[0] == other[0], (kind, one, other)
+            assert [float(x) for x in one[1:]] == pytest.approx(
+                [float(x) for x in other[1:]], rel=REL
+            )
+    # Known weights are spread as the counted ones: all but looked-up tables and idle experts.
+    known = 3 * sum(held[0].values())
+    given_pass = ours(known)
+    looked_up = 0 if plain["tied_embeddings"] else Fraction(
+        plain["vocab_size"] * plain["model_dim"] * (4 if fmt == "fp32" else 2), gpus
+    )  # fmt: skip
+    counted = Fraction(ours().dense_bytes) + Fraction(ours().expert_bytes) + looked_up
+    factor = known / counted
+    close("known weights", given_pass.dense_bytes, factor * Fraction(ours().dense_bytes), plain)
+
+
+def combined(several: list[Any]) -> list[Any]:
+    """Equal operations once, their numbers added; each begins with a name or a number of layers."""
+    found: dict[Any, Any] = {}
+    for one in several:
+        name, n = (one[0], one[1]) if isinstance(one[0], str) else ("", one[0])
+        shape = one[2:] if name else one[1:]
+        key = (name, *(float(f"{float(x):.9e}") for x in shape))
+        found[key] = (name, found.get(key, (name, 0))[1] + n, *shape)
+    return [found[key] for key in sorted(found)]
 
 
 LAYERS = st.fixed_dictionaries(
@@ -216,18 +283,20 @@ def designs(draw: Any) -> Plain:
     for told in draw(st.lists(LAYERS, min_size=1, max_size=2)):
         form = draw(st.sampled_from(FORMS))
         kernel = "low_rank_expand" if told["rebuilt_row_scalars"] else "grouped"
+        short = draw(st.one_of(st.none(), SHORT)) if form in ("base", "per_work_unit") else None
         layers.append({**told, "form": form, "rebuilding": kernel != "grouped", "kernel": kernel,
-                       "constants": draw(CONSTANTS)})  # fmt: skip
+                       "constants": {**draw(CONSTANTS), "short": short}})  # fmt: skip
     gpus = draw(st.sampled_from([1, 2, 8]))
     return {
-        "layers": layers, "bandwidth": BANDWIDTH, "peak": PEAK, "n_layers": 10, "gpus": gpus,
+        "layers": layers, "gpus": gpus,
         "n_all_reduces": 20 if gpus > 1 else 0, "all_reduce_token_bytes": 8192.0,
         "all_reduce": {"t0_s": 4e-6, "link_bytes_per_s": LINK,
                        "two_shot_s": draw(st.sampled_from([None, 9e-6]))},
-        "linear": {
-            "dense_bytes": draw(st.floats(1e9, 1.01e9)), "expert_bytes": draw(st.sampled_from([0.0, 1e9])),
-            "expert_share": 0.125, "token_flops": 1e9, "embedding_row_bytes": 8192.0,
-        },
+        **WITHOUT_TABLES, "products": {}, "small": {},
+        "matrices": {(draw(st.integers(1, 9000)), draw(st.integers(1, 9000)), draw(st.floats(1e8, 1.01e8)),
+                      "bf16"): draw(st.integers(1, 20))},
+        "experts": [{"n": 8, "k": draw(st.integers(1, 8)), "width": 500, "dim": 300, "layers": 5,
+                     "bytes": draw(st.floats(1e6, 1e7))}] * draw(st.integers(0, 1)),
     }  # fmt: skip
 
 
@@ -264,21 +333,39 @@ def product_of(design: Plain) -> StepModel:
         call = allreduce_time(model, message)
         return call.time_s, call.low_s, call.high_s
 
+    matrices = tuple(
+        MatrixWork(name="drawn", inputs=k, outputs=n, n_bytes=size, format_name=name, layers=times)
+        for (k, n, size, name), times in design["matrices"].items()
+    )
+    experts = tuple(
+        ExpertWork(
+            n_experts=e["n"], experts_per_token=e["k"], model_dim=e["dim"], width=e["width"],
+            bytes_per_expert=e["bytes"], ep_size=1, format_name="bf16", layers=e["layers"],
+        )
+        for e in design["experts"]
+    )  # fmt: skip
+    of_matrix, of_experts = design["of_matrices"]["bf16"], design["of_experts"]
+    expert = ExpertModel(
+        **of_experts, engine="drawn", band90=(0.9, 1.2), basis="measured", bits_per_weight=16,
+        hot_bytes_per_s=of_experts["bytes_per_s"],
+    )  # fmt: skip
+    once_s, each_s = design["engine"]
     work = StepWork(
-        attention=layers, linear=LinearWork(**design["linear"]), n_layers=design["n_layers"],
-        n_all_reduces=design["n_all_reduces"], tp_size=gpus, remarks=(),
+        attention=layers, n_layers=10, model_dim=300, parallel=Parallelism(), n_exchanges=0,
+        linear=WeightsPass(matrices=matrices, products=(), experts=experts, small=()),
+        n_all_reduces=design["n_all_reduces"], remarks=(),
         all_reduce_token_bytes=design["all_reduce_token_bytes"],
     )  # fmt: skip
-    kernels = tuple(
-        KernelModel(
-            **x["constants"], form=x["form"], band90=(0.9, 1.2), basis="measured", kernel=x["kernel"],
-            kv_dtype="bf16",
-        ) for x in design["layers"]
-    )  # fmt: skip
     return StepModel(
-        work=work, kernels=kernels, mem_bandwidth_bytes_per_s=BANDWIDTH, peak_flops_per_s=PEAK,
+        work=work,
+        kernels=tuple(kernel_of(x["form"], x["constants"], x["kernel"]) for x in design["layers"]),
+        matrices=tuple(matrix_term(one, matrix_model(**of_matrix)) for one in matrices),
+        experts=(expert,) * len(experts),
+        engine=EngineStep(
+            name="drawn", kernels_of="drawn", step_s=once_s, sequence_s=each_s, exchange_s=0.0
+        ),
         all_reduce=reduced if gpus > 1 else None,
-    )  # fmt: skip
+    )
 
 
 @examples(120)
@@ -341,13 +428,10 @@ def whole_design(plain: Plain, fmt: str, gpus: int) -> Plain | None:
     stages = stage_weights.stages(plain, "bf16", gpus, 1, 1, weight_count, cache_count.can_run)
     if stages is None:
         return None
-    held = stages[0]
     layers, reduces = [], 0
     for x in plain["layers"]:
         a = x["attention"]
-        path = "absorbed" if a["family"] == "mla" else (
-            "rope_expand" if a.get("position") == "rope_expand" else "factored")  # fmt: skip
-        token, _, rebuild, rebuilt = time_count.scan_work(a, path)
+        token, _, rebuild, rebuilt = time_count.scan_work(a, path_of(a))
         layers.append({
             **rows_of(a, plain, x, fmt, gpus, None), "layers": x["count"], "fixed_bytes": 0,
             "row_flops": Fraction(2 * token, gpus), "expand_row_flops": Fraction(2 * rebuild, gpus),
@@ -355,14 +439,10 @@ def whole_design(plain: Plain, fmt: str, gpus: int) -> Plain | None:
             "window_tokens": x["window_tokens"], "rebuilding": False, "constants": DATASHEET | {"work_unit_s": 0.0},
         })  # fmt: skip
         reduces += x["count"] * (1 + (x["feed_forward"]["kind"] != "none"))
-    dense = sum(n for k, n in held.items() if k not in ("experts", "embeddings", "head", "extra"))
-    dense += held.get("head", 0) or held.get("embeddings", 0)
     return {
-        "layers": layers, "bandwidth": BANDWIDTH, "peak": PEAK, "gpus": gpus, "all_reduce": REDUCING,
-        "n_layers": sum(x["count"] for x in plain["layers"]),
+        "layers": layers, "gpus": gpus, "all_reduce": REDUCING, **WITHOUT_TABLES,
+        **pass_count.operations(plain, "bf16", gpus, path_of, weight_count),
         "n_all_reduces": reduces if gpus > 1 else 0, "all_reduce_token_bytes": 2 * plain["model_dim"],
-        "linear": {"dense_bytes": dense, "expert_bytes": 0, "expert_share": 0, "token_flops": dense,
-                   "embedding_row_bytes": 2 * plain["model_dim"]},
     }  # fmt: skip
 
 
@@ -428,8 +508,6 @@ def test_comparisons_of_whole_models_agree(
 def test_steps_of_whole_models_agree(
     plain: Plain, gpus: int, fmt: str, context: int, batch: int
 ) -> None:
-    block = {"kind": "dense", "hidden_dim": 48, "gated": True, "bias": False}
-    plain = {**plain, "layers": [{**x, "feed_forward": block} for x in plain["layers"]]}
     design = whole_design(plain, fmt, gpus)
     if design is None:
         return

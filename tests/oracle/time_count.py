@@ -1,18 +1,34 @@
-"""Step times from the published kernel form, exactly in fractions, and crossings by linear scan."""
+"""Step times as sums of operations in their stated forms, and crossings by linear scan.
+
+In fractions, but for square roots (40 digits) and the experts that a step touches (a float).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from decimal import Context, Decimal
 from fractions import Fraction as F
 from typing import Any
 
-# Priors that the step model states: share of bandwidth and of peak, per layer and per step.
-LINEAR = (F(0.85), F(0.70))
-OVERHEAD_S = (F(20e-6), F(200e-6))
+
+def root(square: F) -> F:
+    """The square root to 40 digits."""
+    digits = Context(prec=40)
+    whole = digits.divide(Decimal(square.numerator), Decimal(square.denominator))
+    return F(digits.sqrt(whole))
 
 
-def kernel(form: str, c: dict[str, float], n_bytes: F, flops: F, units: F) -> F:
-    """t0 + max(bytes / rate, flops / rate) and its variants. [s]"""
+def kernel(form: str, c: dict[str, Any], n_bytes: F, flops: F, units: F) -> F:
+    """t0 + max(bytes / rate, flops / rate) and its variants, at most a short call. [s]"""
+    cold, short = cold_kernel(form, c, n_bytes, flops, units), c.get("short")
+    if short is None:
+        return cold
+    few = F(short["t0_s"]) + n_bytes / F(short["bytes_per_s"]) + flops / F(c["flops_per_s"])
+    return min(cold, few + F(short["work_unit_s"]) * units)
+
+
+def cold_kernel(form: str, c: dict[str, Any], n_bytes: F, flops: F, units: F) -> F:
+    """The same of a call of any length. [s]"""
     memory, compute = n_bytes / F(c["bytes_per_s"]), flops / F(c["flops_per_s"])
     busy = memory + compute if form.startswith("sum") else max(memory, compute)
     if form == "no_split":
@@ -66,22 +82,47 @@ def attention(layer: dict[str, Any], context: int, batch: int, query: int) -> F:
     return layer["layers"] * once
 
 
+def matrix(c: dict[str, float], k: F, n: F, n_bytes: F, tokens: int) -> F:
+    """t0 + the root of memory, arithmetic and the walk along the inputs, squared each. [s]"""
+    memory = (n_bytes + 2 * tokens * (k + n)) / F(c["bytes_per_s"])
+    compute, walk = 2 * tokens * k * n / F(c["flops_per_s"]), F(c["tau_s_per_element"]) * k
+    return F(c["t0_s"]) + root(memory**2 + compute**2 + walk**2)
+
+
+def product(c: dict[str, float], heads: int, rows: int, cols: int, tokens: int) -> F:
+    """t0 + a time per head in proportion to its weights, longer with tokens. [s]"""
+    share = F(rows * cols, 128 * 512)
+    return F(c["t0_s"]) + F(c["head_s"]) * heads * share * (1 + tokens / F(c["token_scale"]))
+
+
+def experts(c: dict[str, float], e: dict[str, Any], tokens: int) -> F:
+    """Start, weights of the experts that tokens^0.9 touch, arithmetic, a time per expert. [s]"""
+    touched = F(e["n"] * (1 - (1 - e["k"] / e["n"]) ** (tokens**0.9)))
+    rows, d, w = tokens * e["k"], e["dim"], e["width"]
+    memory = (touched * F(e["bytes"]) + 2 * rows * (2 * d + 3 * w)) / F(c["bytes_per_s"])
+    compute = F(6 * rows * d * w) / F(c["flops_per_s"])
+    return F(c["t0_s"]) + root(memory**2 + compute**2) + F(c["expert_s"]) * touched
+
+
 def step(design: dict[str, Any], context: int, batch: int, query: int) -> F:
-    """Attention, the weights' pass, all-reduces and overhead, one after the other. [s]"""
-    linear, tokens = design["linear"], batch * query
-    touched = 1 - (1 - F(linear["expert_share"])) ** tokens
-    n_bytes = F(linear["dense_bytes"]) + F(linear["expert_bytes"]) * touched
-    n_bytes += tokens * F(linear["embedding_row_bytes"])
-    flops = tokens * F(linear["token_flops"])
-    weights = max(
-        n_bytes / (LINEAR[0] * F(design["bandwidth"])), flops / (LINEAR[1] * F(design["peak"]))
-    )
+    """Attention, every other operation, all-reduces and the engine, one after the other. [s]"""
+    tokens = batch * query
     total = sum((attention(x, context, batch, query) for x in design["layers"]), start=F(0))
+    for (k, n, n_bytes, operand), layers in design["matrices"].items():
+        total += layers * matrix(design["of_matrices"][operand], k, n, F(n_bytes), tokens)
+    for shape, layers in design["products"].items():
+        total += layers * product(design["of_products"], *shape, tokens)
+    for e in design["experts"]:
+        total += e["layers"] * experts(design["of_experts"], e, tokens)
+    for (kind, width), calls in design["small"].items():
+        start, a, b = (F(x) for x in design["of_small"][kind])
+        total += calls * (start + (a + b * tokens) * width)
     if design["n_all_reduces"]:
         message = tokens * F(design["all_reduce_token_bytes"])
         once = all_reduce(design["all_reduce"], design["gpus"], message)
         total += design["n_all_reduces"] * once
-    return total + weights + design["n_layers"] * OVERHEAD_S[0] + OVERHEAD_S[1]
+    once_s, each_s = design["engine"]
+    return total + F(once_s) + batch * F(each_s)
 
 
 def crossings(

@@ -9,7 +9,7 @@ from typing import Any
 Design = dict[str, Any]
 # bits, bits of a scale, inputs and outputs that share it (0: all inputs), attention too
 FORMATS = {
-    "fp8": (8, 32, 128, 128, True), "int8": (8, 32, 0, 1, True), "int4": (4, 20, 128, 1, True),
+    "fp8": (8, 32, 0, 1, True), "fp8_block": (8, 32, 128, 128, True), "int8": (8, 32, 0, 1, True), "int4": (4, 20, 128, 1, True),
     "nvfp4": (4, 8, 16, 1, True), "mxfp4": (4, 8, 32, 1, False),
 }  # fmt: skip
 NAMES = ("bf16", "fp16", "fp32", *FORMATS)

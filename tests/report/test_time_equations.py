@@ -72,6 +72,6 @@ def test_a_short_call_is_told_by_its_own_start() -> None:
     model = hand_step((LAYER,), (replace(KERNEL, short=short),))
     lines = step_equations(model, step_time(model, 1000, 1), 1000, 1)
     assert (
-        "10 layers x (2 us + 1,000,000 B / 250 GB/s + 0.1 MFLOP / 1 TFLOP/s + 4 x 100 ns) = "
-        "0.065 ms"
+        "10 layers x (2 us + 1,000,000 B / 250 GB/s + 100 kFLOP / 1 TFLOP/s + 4 x 100 ns) = "
+        "0.0650 ms"
     ) in lines[1]
