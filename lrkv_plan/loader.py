@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.documents import read_json, read_yaml
 from lrkv_plan.errors import SpecError, nearest_names, shown
-from lrkv_plan.files import as_path, names_in
+from lrkv_plan.files import as_path, names_in, start_of_regular
 from lrkv_plan.schema import validate
 from lrkv_plan.specs.model import ModelSpec
 
@@ -98,6 +98,37 @@ def load_gpu(
 
 
 load_hardware = load_gpu
+
+
+_GENERATION = re.compile(rb"^generation: *([^\s#]+)", re.MULTILINE)
+
+
+def load_relatives(
+    gpus: Iterable[HardwareProfile], spec_dir: str | Path | None = None
+) -> list[HardwareProfile]:
+    """Profiles that may lend constants to some GPUs: of their generations, and those named.
+
+    The others are not read whole: most of a profile is tables of constants.
+
+    Raises
+    ------
+    SpecError
+        If one of those files is invalid.
+    """
+    gpus = list(gpus)
+    generations = {gpu.generation for gpu in gpus}
+    named = {name for gpu in gpus for name in gpu.takes_after}
+    return [
+        load_gpu(path)
+        for path in shipped_files(HARDWARE_FOLDER, spec_dir)
+        if path.stem in named or _generation(path) in (None, *generations)
+    ]
+
+
+def _generation(path: Path) -> str | None:
+    """The generation that a profile's first lines name in plain letters; None where not."""
+    found = _GENERATION.search(start_of_regular(path, 65_536))
+    return None if found is None else found[1].decode("utf-8", "replace").strip("\"'").lower()
 
 
 def load_all_hardware(spec_dir: str | Path | None = None) -> list[HardwareProfile]:

@@ -62,7 +62,11 @@ def report_request(told: Mapping[str, Any]) -> ReportRequest:
         batch_size=words.optional(words.count, "batch_size", told["batch_size"]),
         designs=typed_designs(spec, asked_designs(told["attention"])),
         target=latency_target(
-            told["tpot_ms"], told["speculative_tokens"], told["accepted_tokens"], spec_dir
+            told["tpot_ms"],
+            told["speculative_tokens"],
+            told["accepted_tokens"],
+            spec_dir,
+            [deployment.hardware],
         ),
         is_layout_stated=tp_size is not None,
     )

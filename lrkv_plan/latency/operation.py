@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lrkv_plan.errors import UsageError
-from lrkv_plan.latency.stand_ins import ENGINES, SAME_KERNELS, TAKES_AFTER, stand_in
+from lrkv_plan.latency.stand_ins import ENGINES, SAME_KERNELS, stand_in
 from lrkv_plan.memory.exact import is_array
 from lrkv_plan.specs.fitted import FittedEntry
 from lrkv_plan.specs.hardware import HardwareProfile
@@ -167,7 +167,7 @@ def like(hardware: HardwareProfile, relatives: Sequence[HardwareProfile]) -> lis
     """Other GPUs that may lend constants: those of its generation that it takes after, the nearest
     others of the generation, and last those of another generation that it takes after.
     """
-    named = TAKES_AFTER.get(hardware.name, ())
+    named = hardware.takes_after
     by_name = {other.name: other for other in relatives if other.name != hardware.name}
 
     def distance(other: HardwareProfile) -> tuple[float, str]:

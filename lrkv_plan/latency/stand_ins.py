@@ -90,16 +90,6 @@ STAND_INS = (
 SAME_KERNELS = {"vllm_v0": "vllm", "vllm_ascend": "vllm", "trtllm": "tensorrt_llm"}
 ENGINES = ("vllm", "sglang", "tensorrt_llm")
 
-# GPUs without tables and those they resemble most, tried before others of their generation.
-TAKES_AFTER = {
-    "gb300": ("b300",),
-    "h20": ("h200",), "h20-3e": ("h200",), "h800": ("h100-sxm",),
-    "a800-sxm-80gb": ("a100-sxm-80gb",),
-    "l4": ("l40s",), "rtx-4090": ("l40s",), "rtx-4090-d": ("l40s",), "rtx-6000-ada": ("l40s",),
-    "rtx-5090": ("l40s",), "rtx-5080": ("l40s",), "rtx-5070-ti": ("l40s",),
-    "rtx-pro-6000": ("l40s",),
-}  # fmt: skip
-
 
 def stand_in(
     operation: str, engine: str, format_name: str, generation: str, records: Sequence[StandIn] = ()

@@ -178,15 +178,17 @@ def latency_target(
     speculative_tokens: Number | None,
     accepted_tokens: Number | None,
     spec_dir: str | Path | None,
+    gpus: Iterable[HardwareProfile | None],
 ) -> LatencyTarget:
-    """What the served sequences must be fast enough for, and how tokens are drafted.
+    """What the served sequences must be fast enough for, how tokens are drafted, who may lend
+    constants to ``gpus``.
 
     Raises
     ------
     UsageError
         If a number cannot be read, or more tokens are accepted than a step verifies.
     """
-    from lrkv_plan.loader import load_all_hardware
+    from lrkv_plan.loader import load_relatives
     from lrkv_plan.serving.load import LatencyTarget, Speculation
 
     seconds = words.optional(words.number, "tpot_ms", tpot_ms)
@@ -198,7 +200,7 @@ def latency_target(
                 "accepted_tokens", words.given(accepted_tokens, 1), least=1.0, most=1e6
             ),
         ),
-        relatives=tuple(load_all_hardware(spec_dir)),
+        relatives=tuple(load_relatives([one for one in gpus if one is not None], spec_dir)),
     )
 
 

@@ -118,7 +118,9 @@ def plan(
     degrees = {"pp_size": pp_size, "dp_size": dp_size, "ep_size": ep_size}
     sizes = {n: words.count(n, value) for n, value in degrees.items() if value is not None}
     deployment = replace(deployment, parallel=replace(deployment.parallel, **sizes))
-    target = latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir)
+    target = latency_target(
+        tpot_ms, speculative_tokens, accepted_tokens, spec_dir, [deployment.hardware]
+    )
     batch = words.optional(words.count, "batch_size", batch_size)
     made = make_plan(
         spec,
@@ -277,9 +279,6 @@ def capacity(
             for context in contexts
         ]
 
-    target = (
-        latency_target(tpot_ms, speculative_tokens, accepted_tokens, spec_dir) if is_timed else None
-    )
     wanted = 1 if sequences is None else words.count("sequences", sequences)
 
     def answered(chosen: list[tuple[str, ModelSpec]], asked: list[Deployment]) -> list[Answer]:
@@ -298,6 +297,12 @@ def capacity(
     chosen = [designs_of(spec, attention) for spec in loaded]
     refuse_alignment([one for several in chosen for one in several], align)
     asked = [deployments(one, spec) for one, spec in zip(combined, loaded, strict=True)]
+    target = None
+    if is_timed:
+        target = latency_target(
+            tpot_ms, speculative_tokens, accepted_tokens, spec_dir,
+            [one.hardware for several in asked for one in several],
+        )  # fmt: skip
     groups = []
     for several, at in zip(chosen, asked, strict=True):
         try:

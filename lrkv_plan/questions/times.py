@@ -7,7 +7,7 @@ from typing import Any
 
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError, did_you_mean, shown
-from lrkv_plan.loader import load_all_hardware
+from lrkv_plan.loader import load_relatives
 from lrkv_plan.questions.arguments import (
     Designs,
     Gpu,
@@ -93,7 +93,7 @@ def step_time(
         "weight_dtype": weight_dtype,
         "weight_bytes": words.optional(words.size, "weights", weights),
     }
-    relatives = load_all_hardware(spec_dir)
+    relatives = load_relatives([hardware], spec_dir)
     steps = []
     asked = asked_designs(attention)
     for label, design in designs_of(spec, asked):
@@ -195,7 +195,7 @@ def crossover(
         weight_dtype=weight_dtype,
         weight_bytes=weight_bytes,
         engine=timed_as(named_engine),
-        relatives=load_all_hardware(spec_dir),
+        relatives=load_relatives([hardware], spec_dir),
     )
     stated = {
         "model": model_inputs(spec),

@@ -161,6 +161,7 @@ class HardwareProfile(Frozen):
     aliases: tuple[Name, ...] = ()
     vendor: Vendor
     generation: Compared
+    takes_after: tuple[Name, ...] = ()  # GPUs that lend constants first
     mem_capacity_bytes: ByteCount
     mem_visible_bytes: ByteCount | None = None
     mem_bandwidth_bytes_per_s: BytesPerSecond
