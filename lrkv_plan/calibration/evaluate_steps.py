@@ -19,7 +19,7 @@ from lrkv_plan.calibration.step_runs import (
     run_of,
     weights_named,
 )
-from lrkv_plan.errors import ArgumentError, CalibrationError, PlanError
+from lrkv_plan.errors import ArgumentError, CalibrationError, PlanError, shown
 from lrkv_plan.latency.evidence import Basis
 from lrkv_plan.loader import load_all_hardware, load_hardware, load_model
 
@@ -144,7 +144,7 @@ def evaluate_steps(
     Raises
     ------
     CalibrationError
-        If a cell of a judged row cannot be read, naming row and column.
+        If a cell of a judged row cannot be read, naming row and column, or no row is judged.
     SpecError
         If there is no such folder.
     """
@@ -158,7 +158,12 @@ def evaluate_steps(
         return load_hardware(name, spec_dir=spec_dir)
 
     relatives = load_all_hardware(spec_dir)
-    judged = [(row.get("quality") or qualities[0]) in qualities for row in runs]
+    judged = [not row.get("quality") or row["quality"] in qualities for row in runs]
+    if not any(judged):
+        there = ", ".join(sorted({row["quality"] for row in runs}))
+        raise CalibrationError(
+            f"no run is of quality {shown(','.join(qualities))}; there are {shown(there)}"
+        )
     read = [_read(row, is_judged) for row, is_judged in zip(runs, judged, strict=True)]
     return [
         _row(row, run, is_judged, one, model_of)

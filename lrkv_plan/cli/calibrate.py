@@ -87,19 +87,19 @@ def evaluate_layers(
         Path,
         typer.Argument(
             metavar="FILE.csv[.gz]|FOLDER",
-            help="Measured operations of a layer: matrices, experts, products, exchanges, "
+            help="Measured operations of a layer. Matrices, experts, products, exchanges, "
             "recurrent updates, small kernels or whole MLA layers; columns say which.",
         ),
     ],
     held_out: Annotated[
         bool,
         typer.Option(
-            "--held-out", help="Refit with whole shapes left out (needs scipy; a minute)."
+            "--held-out", help="Refit with whole shapes left out. Needs scipy and a minute."
         ),
     ] = False,
     spec_dir: SpecDirOption = None,
 ) -> "Table":
-    """Errors of the shipped constants against tables of measured layer operations.
+    """Errors of shipped constants against measured operations.
 
     Example: lrkv-plan calibrate evaluate-layers matrices.csv --format json
     """

@@ -160,7 +160,7 @@ def evaluate_steps(
             "by", f" {shown(by)}: must be one of {', '.join(GROUPED_BY)}"
             f"{did_you_mean(by, GROUPED_BY)}"
         )  # fmt: skip
-    qualities = words.texts("quality", quality.split(","))
+    qualities = [one.strip() for one in quality.split(",")]
     sizes = {
         name: words.optional(words.count, name, value)
         for name, value in {

@@ -219,3 +219,10 @@ def test_options_that_a_table_does_not_need_are_refused() -> None:
     wrong = RUN(app, ["calibrate", "evaluate-steps", str(RUNS), "--by", "gpus"])
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
     assert "did you mean 'gpu'?" in wrong.stderr
+
+
+@pytest.mark.parametrize("quality", ["", "a", "B"])
+def test_a_quality_that_no_run_has_is_an_error(quality: str) -> None:
+    done = RUN(app, ["calibrate", "evaluate-steps", str(RUNS), "--quality", quality])
+    assert (done.exit_code, done.stdout) == (5, "")
+    assert f"no run is of quality '{quality}'; there are 'A, C'" in done.stderr
