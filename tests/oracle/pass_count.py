@@ -53,7 +53,9 @@ def attention(a: Plain, d: int, reuses: bool, fmt: str, tp: int, count: Any) -> 
 def products(a: Plain, path: str, tp: int) -> list[tuple[int, int, int]]:
     """(heads here, rows, cols) of each product over heads."""
     h, dv = a["n_heads"] // tp, a["v_head_dim"]
-    if a["family"] == "mla" and path == "absorbed":
+    if a.get("cached_form") == "heads":
+        found = []
+    elif a["family"] == "mla" and path == "absorbed":
         found = [(a["nope_dim"], a["latent_dim"]), (a["latent_dim"], dv)]
     elif a["family"] == "lrkv" and path != "materialised":
         found = [(a["value_rank"], dv)]

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
 from fractions import Fraction as F
+from functools import cache
 from typing import Any
 
 
+@cache
 def root(square: F) -> F:
     """The square root to 40 digits."""
     digits = Context(prec=40)
