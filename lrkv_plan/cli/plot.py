@@ -500,6 +500,7 @@ def crossover_map(
     weight_dtype: WeightDtypeOption = None,
     weights: WeightsOption = None,
     tp_size: TpSizeOption = "1",
+    engine: EngineOption = "vllm",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
     """Which of two designs decodes faster, over two axes.
@@ -513,6 +514,7 @@ def crossover_map(
     from lrkv_plan.report.captions import caption, gpus
     from lrkv_plan.report.series.crossovers import crossover_map as series
     from lrkv_plan.report.views.specs import model_inputs
+    from lrkv_plan.serving.engine import engine_named, timed_as
     from lrkv_plan.specs.design import typed_designs
 
     if over is MapOver.BATCH:
@@ -522,6 +524,7 @@ def crossover_map(
         raise UsageError("give two designs (--attention) and LOW,HIGH for --context-tokens")
     spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
     size = words.count("tp_size", tp_size)
+    named_engine = engine_named(engine)
     pair = typed_designs(spec, along_rank(attention) if over.value == "rank" else attention)
     columns = map_columns(
         pair,
@@ -532,6 +535,7 @@ def crossover_map(
         weight_dtype=weight_dtype,
         weight_bytes=words.optional(words.size, "weights", weights),
         tp_size=size,
+        engine=timed_as(named_engine),
         relatives=load_all_hardware(spec_dir),
     )
     return series(
@@ -546,7 +550,7 @@ def crossover_map(
         inputs={
             "model": model_inputs(spec), "gpu": hardware.name, "attention": attention,
             "kv_dtype": kv_dtype, "weight_dtype": weight_dtype or spec.weight_dtype,
-            "tp_size": size,
+            "tp_size": size, "engine": str(named_engine),
         },
     )  # fmt: skip
 
@@ -563,6 +567,7 @@ def step_stack(
     weight_dtype: WeightDtypeOption = None,
     weights: WeightsOption = None,
     tp_size: TpSizeOption = "1",
+    engine: EngineOption = "vllm",
     spec_dir: SpecDirOption = None,
 ) -> "Figure":
     """Where a decode step's time goes.
@@ -576,9 +581,11 @@ def step_stack(
     from lrkv_plan.report.captions import caption, gpus
     from lrkv_plan.report.series.steps import step_stack as series
     from lrkv_plan.report.views.specs import model_inputs
+    from lrkv_plan.serving.engine import engine_named, timed_as
 
     spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
     size = words.count("tp_size", tp_size)
+    named_engine = engine_named(engine)
     told: dict[str, Any] = {
         "kv_dtype": kv_dtype, "weight_dtype": weight_dtype, "tp_size": size,
         "weight_bytes": words.optional(words.size, "weights", weights),
@@ -586,14 +593,24 @@ def step_stack(
     relatives = load_all_hardware(spec_dir)
     return series(
         [
-            (label, step_model(one, hardware, relatives=relatives, **told))
+            (
+                label,
+                step_model(
+                    one, hardware, engine=timed_as(named_engine), relatives=relatives, **told
+                ),
+            )
             for label, one in designs_of(spec, attention)
         ],
         context_tokens=context_of(context_tokens, spec),
         batch_size=words.count("batch_size", batch_size),
         query_tokens=words.count("query_tokens", query_tokens),
         where=caption(spec.name, hardware.name, gpus(size), f"{kv_dtype} cache"),
-        inputs={"model": model_inputs(spec), "gpu": hardware.name, **told},
+        inputs={
+            "model": model_inputs(spec),
+            "gpu": hardware.name,
+            **told,
+            "engine": str(named_engine),
+        },
     )
 
 

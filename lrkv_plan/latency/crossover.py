@@ -780,6 +780,7 @@ def map_columns(
     weight_dtype: str | None = None,
     weight_bytes: int | None = None,
     tp_size: int = 1,
+    engine: EngineName | None = None,
     relatives: Sequence[HardwareProfile] = (),
 ) -> list[tuple[int, tuple[StepModel, StepModel]]]:
     """(value, both designs there) for each column of a map.
@@ -807,7 +808,7 @@ def map_columns(
     def built(design: ModelSpec) -> StepModel:
         return step_model(
             design, hardware, kv_dtype=kv_dtype, weight_dtype=weight_dtype,
-            weight_bytes=weight_bytes, tp_size=tp_size, relatives=relatives,
+            weight_bytes=weight_bytes, tp_size=tp_size, engine=engine, relatives=relatives,
         )  # fmt: skip
 
     if over == "rank":

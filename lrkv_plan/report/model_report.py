@@ -104,15 +104,17 @@ def _crossover(settled: Settled, over: str) -> Table:
     point = {
         "context_tokens": settled.context_tokens, "batch_size": settled.batch_size,
         "query_tokens": settled.query_tokens, "tp_size": settled.tp_size,
+        "pp_size": 1, "dp_size": 1, "ep_size": 1,
     }  # fmt: skip
     found = compare(
         pair, settled.gpu, over=over, point=point, kv_dtype=settled.kv_dtype,
-        weight_dtype=weight_dtype, weight_bytes=weight_bytes, relatives=request.relatives,
+        weight_dtype=weight_dtype, weight_bytes=weight_bytes, engine=settled.timed_engine,
+        relatives=request.relatives,
     )  # fmt: skip
     stated = {
         "model": model_inputs(request.model), "gpu": request.gpu_text, "over": over,
         "kv_dtype": settled.kv_dtype, "weight_dtype": weight_dtype or request.model.weight_dtype,
-        "weight_bytes_per_gpu": weight_bytes, **point,
+        "weight_bytes_per_gpu": weight_bytes, **point, "engine": str(settled.deployment.engine),
     }  # fmt: skip
     labels = names_at(pair, "RANK" if over == "rank" else None)
     answer = CrossoverAnswer(
@@ -127,7 +129,10 @@ def _map(settled: Settled) -> Figure:
         "kv_dtype": settled.kv_dtype, "weight_dtype": settled.deployment.weight_dtype,
         "tp_size": settled.tp_size, "weight_bytes": settled.weight_bytes,
     }  # fmt: skip
-    columns = map_columns(pair, settled.gpu, over="batch_size", relatives=request.relatives, **told)
+    columns = map_columns(
+        pair, settled.gpu, over="batch_size", engine=settled.timed_engine,
+        relatives=request.relatives, **told,
+    )  # fmt: skip
     return crossover_map(
         columns,
         column_labels(pair, "batch_size"),

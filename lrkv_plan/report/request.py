@@ -15,12 +15,14 @@ from lrkv_plan.memory.placement import try_placements
 from lrkv_plan.report.captions import caption, gpus
 from lrkv_plan.serving.capacity import capacity_row
 from lrkv_plan.serving.deployment import known_weight_bytes
+from lrkv_plan.serving.engine import timed_as
 from lrkv_plan.serving.load import LatencyTarget, Speculation
 from lrkv_plan.serving.plan import Plan, compared_designs, make_plan, own_budget
 from lrkv_plan.specs.design import design_label, layers_of, swap_attention
 
 if TYPE_CHECKING:
     from lrkv_plan.serving.deployment import Deployment
+    from lrkv_plan.specs.deployment import EngineName
     from lrkv_plan.specs.design import NamedDesign
     from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.model import ModelSpec
@@ -40,7 +42,7 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     "params": (),
     "shard": ("--kv-dtype",),
     "roofline": ("--kv-dtype",),
-    "crossover": ("--kv-dtype", "--weight-dtype", "--weights"),
+    "crossover": ("--engine", "--kv-dtype", "--weight-dtype", "--weights"),
     "capacity": (
         "--engine", "--kv-dtype", "--weight-dtype", "--weights", "--utilisation", "--kv-memory",
         "--align", "--gpu-hour-usd",
@@ -51,8 +53,8 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     ),
     "plot cache-vs-rank": ("--kv-dtype", "--align"),
     "plot roofline": ("--kv-dtype",),
-    "plot step-stack": ("--kv-dtype", "--weight-dtype", "--weights"),
-    "plot crossover-map": ("--kv-dtype", "--weight-dtype", "--weights"),
+    "plot step-stack": ("--engine", "--kv-dtype", "--weight-dtype", "--weights"),
+    "plot crossover-map": ("--engine", "--kv-dtype", "--weight-dtype", "--weights"),
 }  # fmt: skip
 _COMPARES_ALL = ("plan", "report", "explore")  # they take designs beside those of every family
 _WITHOUT_GPU = ("cache", "rank", "params", "shard", "plot cache-vs-rank")
@@ -168,6 +170,11 @@ class Settled:
     def query_options(self) -> tuple[str, ...]:
         """The option that states them, where there is more than one."""
         return () if self.query_tokens == 1 else ("--query-tokens", str(self.query_tokens))
+
+    @property
+    def timed_engine(self) -> EngineName:
+        """The engine whose step times are shown."""
+        return timed_as(self.deployment.engine)
 
     @property
     def weight_bytes(self) -> int | None:

@@ -133,6 +133,7 @@ _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u
 # Tables of fitted constants inside a GPU profile: nine tenths of a plan's JSON.
 FITTED_KEYS = (
     "kernels", "allreduce", "matrices", "experts", "products", "exchanges", "recurrent",
+    "whole_step",
 )  # fmt: skip
 
 

@@ -112,7 +112,8 @@ class LayerGroup(Frozen):
     ``window_tokens`` bounds how many tokens a layer keeps. ``reuses_cache`` layers attend to the
     rows of another layer and keep none. ``cached_over`` "encoder" marks cross-attention, whose rows
     are as many as the encoder's. ``state`` is per sequence, ``index`` per cached token.
-    ``selected_tokens`` is how many rows an indexed layer attends to; None: not stated.
+    ``selected_tokens`` is how many rows a layer attends to at most, chosen by its own index or that
+    of a layer before it; None: not stated.
     """
 
     count: LayerCount
@@ -130,13 +131,11 @@ class LayerGroup(Frozen):
     def _consistent(self) -> Self:
         needs_attention = {
             "window_tokens": self.window_tokens, "reuses_cache": self.reuses_cache,
-            "index": self.index,
+            "index": self.index, "selected_tokens": self.selected_tokens,
         }  # fmt: skip
         for key, value in needs_attention.items():
             if value and self.attention is None:
                 raise ValueError(f"{key} is given for layers without attention")
-        if self.selected_tokens is not None and not self.index:
-            raise ValueError("selected_tokens is given for layers without index keys")
         if (self.window_tokens is None) != (self.window_kind is None):
             raise ValueError("window_tokens and window_kind (sliding or chunked) go together")
         return self

@@ -64,6 +64,11 @@ GPU_KEYS = (
         "the datasheet alone.",
     ),
     Key(
+        name="takes_after", unit="names of GPUs", example="[h200]",
+        decides="GPUs that lend their measured constants before others of the generation, or "
+        "where the generation has none.",
+    ),
+    Key(
         name="mem_capacity_bytes", unit="bytes", example="80 GiB", blank=PLACEHOLDER,
         decides="Memory of one GPU: how much fits. GiB is 2**30 bytes, GB is 10**9; most cards "
         "sold as GB hold GiB.",
@@ -163,6 +168,11 @@ MODEL_KEYS = (
         name="weight_dtype", unit="format", example="bf16",
         decides="How the weights are stored: memory of the weights and the time to read them. "
         "Without it --weight-dtype or --weights is asked for.",
+    ),
+    Key(
+        name="quantised_parts", unit="parts by format", example="{fp8: [attention, experts]}",
+        decides="Which of attention, feed_forward, experts and shared_experts a checkpoint in that "
+        "format stores in it. Without it all that the format usually does.",
     ),
     Key(
         name="norms", unit="vectors of model_dim", example="{per_mixer: 1, per_feed_forward: 1}",

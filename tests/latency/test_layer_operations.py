@@ -162,9 +162,9 @@ def test_shares_refer_to_the_asking_gpu() -> None:
 def test_a_gpu_that_takes_after_another_asks_it_first() -> None:
     near = gpu("h200", matrices=(matrices("vllm", t0_s=2e-6),))
     alike = gpu("h800", matrices=(matrices("vllm", t0_s=3e-6),))
-    h20 = gpu("h20")  # same figures as h800 here, yet it takes after h200
+    h20 = gpu("h20", takes_after=("h200",))  # same figures as h800 here, yet it takes after h200
     assert matrix_model(h20, "vllm", "bf16", (alike, near)).gpu == "h200"
-    card = gpu("rtx-4090", "ada")
+    card = gpu("rtx-4090", "ada", takes_after=("l40s",))
     lent = matrix_model(
         card, "vllm", "bf16", (gpu("l40s", "ampere", matrices=(matrices("vllm"),)),)
     )
@@ -229,7 +229,7 @@ def test_an_exchange_is_lent_over_the_same_kind_of_link() -> None:
 def test_its_own_generation_comes_before_one_that_it_takes_after() -> None:
     old = gpu("l40s", "ada", matrices=(matrices("vllm", t0_s=3e-6),))
     kin = gpu("kin", "blackwell-consumer", matrices=(matrices("vllm", t0_s=2e-6),))
-    card = gpu("rtx-5090", "blackwell-consumer")
+    card = gpu("rtx-5090", "blackwell-consumer", takes_after=("l40s",))
     assert matrix_model(card, "vllm", "bf16", (old, kin)).gpu == "kin"
     assert matrix_model(card, "vllm", "bf16", (old,)).basis == "other_generation"
 

@@ -18,7 +18,8 @@ from lrkv_plan.specs.deployment import Parallelism, pipeline_stages
     [  # a matrix of 256 inputs and 384 outputs, worked by hand
         ("bf16", 256 * 384 * 16),
         ("fp32", 256 * 384 * 32),
-        ("fp8", 256 * 384 * 8 + 2 * 3 * 32),
+        ("fp8", 256 * 384 * 8 + 384 * 32),
+        ("fp8_block", 256 * 384 * 8 + 2 * 3 * 32),
         ("int8", 256 * 384 * 8 + 384 * 32),
         ("int4", 256 * 384 * 4 + 2 * 384 * 20),
         ("nvfp4", 256 * 384 * 4 + 16 * 384 * 8),
