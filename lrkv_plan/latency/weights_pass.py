@@ -198,7 +198,8 @@ def weights_pass(
 
 def _head_bytes(model: ModelSpec, storage: WeightFormat, parallel: Parallelism) -> float:
     scalars = (model.vocab_size or 0) * model.model_dim
-    return scalars * storage.plain_bits / 8 / parallel.tp_size
+    bits = storage.table_bits("head", model.model_dim)
+    return float(scalars * bits / 8 / parallel.tp_size)
 
 
 def _pass(
@@ -287,11 +288,6 @@ def _gathered(small: list[SmallWork]) -> tuple[SmallWork, ...]:
     return tuple(SmallWork(kind=k, width=w, calls=n) for (k, w), n in found.items())
 
 
-def _operand(storage: WeightFormat, part: str) -> str:
-    """How kernels name the format of a part's matrices."""
-    return storage.operand if part in storage.quantised_parts else storage.plain_operand
-
-
 def _attention_matrices(
     model: ModelSpec, group: LayerGroup, storage: WeightFormat, parallel: Parallelism
 ) -> Iterator[MatrixWork]:
@@ -333,7 +329,7 @@ def _joined(
         inputs, outputs = inputs * share, outputs / share
     return MatrixWork(
         name=read, inputs=inputs, outputs=outputs, n_bytes=n_bytes,
-        format_name=_operand(storage, "attention"), layers=group.count,
+        format_name=storage.operand_of("attention"), layers=group.count,
     )  # fmt: skip
 
 
@@ -396,19 +392,19 @@ def _mlp(
             f"{parallel.tp_size} GPUs; allowed: its divisors"
         )
     here, n_inputs = width // parallel.tp_size, 2 if block.gated else 1
-    shared: dict[str, Any] = {"format_name": _operand(storage, part), "layers": group.count}
+    shared: dict[str, Any] = {"format_name": storage.operand_of(part), "layers": group.count}
     yield MatrixWork(
         name="gate_up" if block.gated else "up",
         inputs=model.model_dim,
         outputs=n_inputs * here,
-        n_bytes=n_inputs * storage.matrix_bits(part, model.model_dim, here) / 8,
+        n_bytes=float(n_inputs * storage.matrix_bits(part, model.model_dim, here) / 8),
         **shared,
     )
     yield MatrixWork(
         name="down",
         inputs=here,
         outputs=model.model_dim,
-        n_bytes=storage.matrix_bits(part, here, model.model_dim) / 8,
+        n_bytes=float(storage.matrix_bits(part, here, model.model_dim) / 8),
         **shared,
     )
 
@@ -433,9 +429,9 @@ def _experts(
         experts_per_token=block.experts_per_token,
         model_dim=model.model_dim,
         width=width,
-        bytes_per_expert=bits / 8,
+        bytes_per_expert=float(bits / 8),
         ep_size=ep_size,
-        format_name=_operand(storage, "experts"),
+        format_name=storage.operand_of("experts"),
         layers=group.count,
     )
 
@@ -477,5 +473,6 @@ def _head(model: ModelSpec, storage: WeightFormat, parallel: Parallelism) -> Ite
         return
     yield MatrixWork(
         name="vocabulary", inputs=model.model_dim, outputs=model.vocab_size / parallel.tp_size,
-        n_bytes=_head_bytes(model, storage, parallel), format_name=storage.plain_operand, layers=1,
+        n_bytes=_head_bytes(model, storage, parallel),
+        format_name=storage.operand_of("head"), layers=1,
     )  # fmt: skip
