@@ -188,7 +188,8 @@ def fitted(runs: Runs, take: Any) -> dict[str, float]:
     start = np.log([STARTS[name][0] for name in names])
     width = np.array([STARTS[name][1] for name in names])
     counts = {group: int((runs.groups[take] == group).sum()) for group in set(runs.groups[take])}
-    weight = np.array([counts[group] ** -0.25 for group in runs.groups[take]])
+    # Groups count alike: what is predicted next is another group.
+    weight = np.array([counts[group] ** -0.5 for group in runs.groups[take]])
 
     def residuals(x: Any) -> Any:
         value = dict(zip(names, np.exp(x), strict=True))

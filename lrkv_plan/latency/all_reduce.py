@@ -1,17 +1,19 @@
 """How long an all-reduce inside a tensor-parallel group takes, and what the answer rests on.
 
-Left out: groups that span machines, and messages larger than the constants were fitted on.
+A group that spans domains of the link reduces inside each, then between them over the network.
+Left out: messages larger than the constants were fitted on, and traffic of other groups.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.errors import SpecError, UsageError
+from lrkv_plan.errors import PlacementError, SpecError, UsageError
 from lrkv_plan.memory.exact import is_array, smaller
-from lrkv_plan.specs.hardware import AllReduceConstants, HardwareProfile
+from lrkv_plan.specs.hardware import AllReduceConstants, HardwareProfile, Network
 
 if TYPE_CHECKING:
     from lrkv_plan.memory.exact import Number
@@ -23,6 +25,9 @@ DATASHEET_EFFICIENCY = 0.75
 DATASHEET_BAND = (0.75, 6.25)
 OTHER_COUNT_FACTOR = 1.3
 GENERATION_FACTOR = 1.25
+# One hop over the network, up or down a tree of domains: what NCCL itself reckons with (hwLat of
+# NET in tuning.cc, tree, LL protocol; read 2026-12-01). [s]
+NETWORK_HOP_S = 5e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +42,14 @@ class AllReduceModel:
     basis: str
     backend: str = ""
     held_out_median_error: float | None = None
+    n_domains: int = 1
+    network_bytes_per_s: float = math.inf
     notes: tuple[str, ...] = ()
+
+    @property
+    def n_inside(self) -> int:
+        """GPUs of the group in one domain of the link."""
+        return self.n_gpus // self.n_domains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +84,9 @@ def allreduce_time(model: AllReduceModel, message_bytes: Number) -> AllReduceTim
     -----
     t = t0 + min(m (P-1) / (f L), t_two + m 2 (P-1)/P / (f L)), m bytes over P GPUs, L the link per
     direction. Left: every GPU reads what all others hold (one shot); right: reduce-scatter, then
-    all-gather (two shots). Without ``two_shot_s`` only the right side, with t_two = 0.
+    all-gather (two shots). Without ``two_shot_s`` only the right side, with t_two = 0. Over N
+    domains P is the GPUs of one, and 2 log2(N) hops plus (m/P) 2 (N-1)/N bytes over each GPU's
+    network are added.
 
     Examples
     --------
@@ -88,18 +102,55 @@ def allreduce_time(model: AllReduceModel, message_bytes: Number) -> AllReduceTim
     )
     if not is_good:
         raise UsageError(f"message_bytes {message_bytes!r}: must be numbers from 0")
-    others = model.n_gpus - 1
-    if others == 0:
+    others = model.n_inside - 1
+    if model.n_gpus == 1:
         nothing = 0.0 * message_bytes
         return AllReduceTime(time_s=nothing, low_s=nothing, high_s=nothing, model=model)
     seconds_per_byte = 1 / model.link_bytes_per_s
-    sent_s: Any = message_bytes * (2 * others / model.n_gpus * seconds_per_byte)
+    sent_s: Any = message_bytes * (2 * others / model.n_inside * seconds_per_byte)
     if model.two_shot_s is not None:
         one_shot_s: Any = message_bytes * (others * seconds_per_byte)
         sent_s = smaller(one_shot_s, model.two_shot_s + sent_s)
-    time_s = model.t0_s + sent_s
+    time_s = model.t0_s + sent_s + _between_domains(model, message_bytes)
     low, high = model.band90
     return AllReduceTime(time_s=time_s, low_s=time_s * low, high_s=time_s * high, model=model)
+
+
+def _between_domains(model: AllReduceModel, message_bytes: Number) -> Any:
+    """What the network adds: hops of a tree, and each GPU's share of the message. [s]
+
+    Examples
+    --------
+    >>> two = AllReduceModel(n_gpus=16, n_domains=2, network_bytes_per_s=50e9, t0_s=0,
+    ...                      link_bytes_per_s=1, two_shot_s=None, band90=(1, 1), basis="assumed")
+    >>> f"{_between_domains(two, 8e6) * 1e6:.0f} us"  # 2 x 5 us + 1 MB / 50 GB/s
+    '30 us'
+    """
+    n = model.n_domains
+    if n == 1:
+        return 0.0
+    share = 2 * (n - 1) / n / model.n_inside
+    return 2 * math.log2(n) * NETWORK_HOP_S + message_bytes * (share / model.network_bytes_per_s)
+
+
+def domains_of(profile: HardwareProfile, n_gpus: int) -> int:
+    """How many domains of its link a group spans; 1 where the profile states none.
+
+    Raises
+    ------
+    PlacementError
+        If the group fills them unevenly.
+    """
+    inside = profile.link and profile.link.n_gpus
+    if not inside or n_gpus <= inside:
+        return 1
+    n_domains = math.ceil(n_gpus / inside)
+    if n_gpus % n_domains:
+        raise PlacementError(
+            f"{n_gpus} GPUs of {profile.name} span {n_domains} domains of {inside} unevenly; "
+            "allowed: a multiple of their number"
+        )
+    return n_domains
 
 
 def allreduce_model(
@@ -134,10 +185,31 @@ def allreduce_model(
             n_gpus=1, t0_s=0.0, link_bytes_per_s=1.0, two_shot_s=None, band90=(1.0, 1.0),
             basis="exact", notes=("one GPU: nothing to reduce",),
         )  # fmt: skip
+    n_domains = domains_of(profile, n_gpus)
+    if n_domains > 1 and profile.link is not None and profile.link.beyond is not None:
+        inside = allreduce_model(profile, n_gpus // n_domains, engine=engine, relatives=relatives)
+        return _over_network(inside, n_gpus, n_domains, profile.link.beyond)
     for owner in (profile, *_same_link(profile, relatives)):
         if owner.allreduce:
             return _from_entries(profile, owner, n_gpus, engine)
     return _datasheet(profile, n_gpus)
+
+
+def _over_network(
+    inside: AllReduceModel, n_gpus: int, n_domains: int, network: Network
+) -> AllReduceModel:
+    note = (
+        f"{n_domains} domains of {n_gpus // n_domains} GPUs: reduced inside each, then over "
+        f"{network.name} at {DATASHEET_EFFICIENCY:.0%} of its rate, {NETWORK_HOP_S * 1e6:g} us a "
+        "hop (NCCL's own estimate); not measured"
+    )
+    low, high = inside.band90
+    return replace(
+        inside, n_gpus=n_gpus, n_domains=n_domains, basis="datasheet",
+        network_bytes_per_s=DATASHEET_EFFICIENCY * network.bandwidth_bytes_per_s,
+        band90=(min(low, DATASHEET_BAND[0]), max(high, DATASHEET_BAND[1])),
+        held_out_median_error=None, notes=(*inside.notes, note),
+    )  # fmt: skip
 
 
 def _same_link(

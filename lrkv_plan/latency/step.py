@@ -6,16 +6,17 @@ prefill that is mixed in, and waiting for a slower rank.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import SpecError
 from lrkv_plan.formats import storage_format
-from lrkv_plan.latency.all_reduce import allreduce_model, allreduce_time
+from lrkv_plan.latency.all_reduce import allreduce_model, allreduce_time, domains_of
 from lrkv_plan.latency.engine_step import EngineStep, engine_step
 from lrkv_plan.latency.evidence import weakest
-from lrkv_plan.latency.exchange import exchange_model, exchange_time
+from lrkv_plan.latency.exchange import ExchangeModel, exchange_model, exchange_time
 from lrkv_plan.latency.experts import (
     MATRICES,
     ExpertModel,
@@ -435,7 +436,7 @@ def _assembled(
     products = product_model(hardware, runs, relatives=relatives) if linear.products else None
     reducing = allreduce_model(hardware, layout.tp_size, engine=runs, relatives=relatives)
     exchanging = (
-        exchange_model(hardware, runs, layout.dp_size * layout.tp_size, relatives=relatives)
+        _exchanging(hardware, runs, layout.dp_size * layout.tp_size, relatives)
         if work.n_exchanges else None
     )  # fmt: skip
 
@@ -508,12 +509,28 @@ def unseen_layouts(parallel: Parallelism, hardware: HardwareProfile) -> Iterator
             f"and one more all-reduce a layer joins their outputs; {wider}"
         )
     together = parallel.tp_size * parallel.dp_size
+    link = hardware.link
+    if link is not None and link.n_gpus is not None:
+        if together > link.n_gpus:
+            over = "its link, for want of a network" if link.beyond is None else link.beyond.name
+            yield (
+                f"{together} GPUs are {math.ceil(together / link.n_gpus)} domains of "
+                f"{link.n_gpus} {hardware.name}, which exchange over {over}; {wider}"
+            )
+        return
     node = max([GPUS_OF_A_NODE, *(entry.n_gpus for entry in hardware.allreduce)])
     if together > node:
         yield (
             f"{together} GPUs exchange in a step as if on one node of {hardware.name}, at the rate "
             f"of its link; {wider}"
         )
+
+
+def _exchanging(
+    hardware: HardwareProfile, engine: str, ranks: int, relatives: Sequence[HardwareProfile]
+) -> ExchangeModel:
+    nodes = domains_of(hardware, ranks)
+    return exchange_model(hardware, engine, ranks, nodes=nodes, relatives=relatives)
 
 
 def launches(work: StepWork) -> int:
