@@ -260,8 +260,8 @@ def _as_model(
     held = [n for n in ("t0_s", "link_efficiency", "two_shot_s") if n not in entry.identified]
     if entry.two_shot_s is None:
         held = [n for n in held if n != "two_shot_s"]
-    notes = [f"{', '.join(held)} not identified: held at the prior"] if held else []
-    notes += [entry.remark] if entry.remark else []
+    notes = [f"all-reduce: {', '.join(held)} not identified: held at the prior"] if held else []
+    notes += [f"all-reduce: {entry.remark}"] if entry.remark else []
     return AllReduceModel(
         n_gpus=entry.n_gpus, t0_s=entry.t0_s,
         link_bytes_per_s=entry.link_efficiency * link.bandwidth_bytes_per_s,

@@ -319,6 +319,12 @@ def lead_range(first: StepTime, second: StepTime) -> tuple[float, float]:
     return float(against[0] - against[1]), float(favoured[0] - favoured[1])
 
 
+def leads_without_products(step: StepTime, other: StepTime) -> bool:
+    """Whether a design leads only without its products over heads."""
+    lead_s = float(other.step_s) - float(step.step_s)
+    return lead_s <= 0 < lead_s + float(step.products_s)
+
+
 def _leaning(steps: tuple[StepTime, StepTime], better: int) -> tuple[Any, Any]:
     """Step times with design ``better``'s attention at its best and the other's at its worst."""
     first, second = (

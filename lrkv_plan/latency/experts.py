@@ -149,17 +149,34 @@ def expert_time(
     '121.6 us'
     """
     check_numbers(active=active, rows=rows, hidden_size=hidden_size, inter_size=inter_size)
-    weights = MATRICES * hidden_size * inter_size
     if weight_bytes_per_expert is None:
-        weight_bytes_per_expert = weights * (model.bits_per_weight / 8)
+        scalars = MATRICES * hidden_size * inter_size
+        weight_bytes_per_expert = scalars * (model.bits_per_weight / 8)
     else:
         check_numbers(weight_bytes_per_expert=weight_bytes_per_expert)
-    moved = ACTIVATION_BYTES * rows * (2 * hidden_size + MATRICES * inter_size)
-    rate = model.hot_bytes_per_s if l2_hot else model.bytes_per_s
-    memory_s = (active * weight_bytes_per_expert + moved) / rate
-    compute_s = 2 * rows * weights / model.flops_per_s
+    memory_s, compute_s = expert_resources(
+        model, active=active, rows=rows, hidden_size=hidden_size, inter_size=inter_size,
+        weight_bytes_per_expert=weight_bytes_per_expert, l2_hot=l2_hot,
+    )  # fmt: skip
     busy_s = (memory_s**2 + compute_s**2) ** 0.5
     return banded(model, model.t0_s + busy_s + model.expert_s * active)
+
+
+def expert_resources(
+    model: ExpertModel,
+    *,
+    active: Number,
+    rows: Number,
+    hidden_size: int,
+    inter_size: Number,
+    weight_bytes_per_expert: Number,
+    l2_hot: bool = False,
+) -> tuple[Number, Number]:
+    """Memory and compute time of one layer's experts, each alone; as in ``expert_time``. [s]"""
+    moved = ACTIVATION_BYTES * rows * (2 * hidden_size + MATRICES * inter_size)
+    rate = model.hot_bytes_per_s if l2_hot else model.bytes_per_s
+    flops = 2 * rows * MATRICES * hidden_size * inter_size
+    return (active * weight_bytes_per_expert + moved) / rate, flops / model.flops_per_s
 
 
 def active_experts(

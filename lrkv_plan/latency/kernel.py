@@ -358,9 +358,10 @@ def _distance(entry: KernelConstants, query_heads: int, head_dim: int | None) ->
 
 def _as_model(profile: HardwareProfile, entry: KernelConstants) -> KernelModel:
     held = [n for n in ("t0_s", "beta", "phi") if n not in entry.identified]
-    notes = [f"{', '.join(held)} not identified: held at the prior"] if held else []
+    whose = f"{entry.kernel} in {entry.kv_dtype}"
+    notes = [f"{whose}: {', '.join(held)} not identified: held at the prior"] if held else []
     if entry.remark:
-        notes.append(entry.remark)
+        notes.append(f"{whose}: {entry.remark}")
     return KernelModel(
         t0_s=entry.t0_s,
         bytes_per_s=entry.beta * profile.mem_bandwidth_bytes_per_s,

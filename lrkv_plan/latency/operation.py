@@ -88,6 +88,7 @@ Entry = TypeVar("Entry", bound=FittedEntry)
 class Found(Generic[Entry]):
     """Constants that apply, the GPU that they were measured on, and by how much they widen."""
 
+    operation: str
     entry: Entry
     owner: HardwareProfile
     basis: str
@@ -100,8 +101,9 @@ class Found(Generic[Entry]):
         entry, own = self.entry, self.basis == "measured"
         held = [n for n in ("t0_s", "beta", "phi") if hasattr(entry, n)]
         held = [n for n in held if n not in entry.identified]
-        notes = [f"{', '.join(held)} not identified: held at the prior"] if held else []
-        notes += [entry.remark] if entry.remark else []
+        whose = " in ".join(filter(None, (self.operation, getattr(entry, "format", ""))))
+        notes = [f"{whose}: {', '.join(held)} not identified: held at the prior"] if held else []
+        notes += [f"{whose}: {entry.remark}"] if entry.remark else []
         return {
             "engine": engine, "format": getattr(entry, "format", ""), "gpu": self.owner.name,
             "lender": getattr(entry, "engine", ""),
@@ -210,6 +212,6 @@ def _found(
         notes += (f"{operation} were not measured on {hardware.name}: constants of {owner.name}, "
                   f"{kinship}",)  # fmt: skip
     return Found(
-        entry=entry, owner=owner, basis=basis, factor=factor,
+        operation=operation, entry=entry, owner=owner, basis=basis, factor=factor,
         t0_s=entry.t0_s if t0_s is None else t0_s, notes=notes,
     )  # fmt: skip

@@ -18,10 +18,10 @@ from lrkv_plan.latency.engine_step import EngineStep, engine_step
 from lrkv_plan.latency.evidence import weakest
 from lrkv_plan.latency.exchange import ExchangeModel, exchange_model, exchange_time
 from lrkv_plan.latency.experts import (
-    MATRICES,
     ExpertModel,
     active_experts,
     expert_model,
+    expert_resources,
     expert_time,
     fullest_rank,
 )
@@ -88,12 +88,21 @@ def matrix_term(work: MatrixWork, model: MatrixModel, bytes_factor: float = 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Added:
+    """What whole steps show beside the operations' own times: ``n`` times ``each_s``. [s]"""
+
+    n: int
+    each_s: float
+    what: str  # of which it is, in a sum: "3 x 2 us a layer"
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepModel:
     """One design on one GPU of a replica, ready for arrays of T, B and q.
 
     ``kernels`` has a model per entry of ``work.attention``, ``experts`` one per entry of
     ``work.linear.experts``. ``fixed_s`` and ``token_s`` are products and small kernels together:
-    linear in tokens. ``layers_s`` is what whole steps show beyond the operations on this GPU.
+    linear in tokens. ``added`` is what whole steps show of layers and launches beside them.
     ``all_reduce`` gives (time, low, high) of one all-reduce of a message,
     ``exchange`` the time of one exchange for tokens of the rank. ``operations`` are the models that
     the weights' pass rests on. [s]
@@ -104,7 +113,7 @@ class StepModel:
     matrices: tuple[MatrixTerm, ...]
     experts: tuple[ExpertModel, ...]
     engine: EngineStep
-    layers_s: float = 0.0
+    added: tuple[Added, ...] = ()
     product_fixed_s: float = 0.0
     product_token_s: float = 0.0
     small_fixed_s: float = 0.0
@@ -118,6 +127,11 @@ class StepModel:
     operations: tuple[OperationModel, ...] = field(default=(), repr=False)
     band: tuple[float, float] = (1.0, 1.0)
     remarks: tuple[str, ...] = ()
+
+    @property
+    def added_s(self) -> float:
+        """All that is added, less what is taken off. [s]"""
+        return sum(one.n * one.each_s for one in self.added)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +226,7 @@ def step_time(
     experts = _experts(model, all_tokens)
     reduced = _all_reduces(model, tokens)
     exchanged = _exchanges(model, tokens)
-    engine = model.engine.step_s + rank_batch * model.engine.sequence_s + model.layers_s
+    engine = model.engine.step_s + rank_batch * model.engine.sequence_s + model.added_s
     linear_memory, linear_compute = _resources(model, tokens, all_tokens)
     rest = matrices + products + small + experts + exchanged + engine
     fastest, slowest = model.band
@@ -299,18 +313,21 @@ def touched(work: ExpertWork, tokens: Any) -> Any:
     return fullest_rank(active / work.ep_size, work.ep_size, work.experts_here)
 
 
+def expert_load(work: ExpertWork, tokens: Any) -> dict[str, Any]:
+    """What one GPU's experts of one layer do for tokens of the replica, as ``expert_time`` asks."""
+    return {
+        "active": touched(work, tokens),
+        "rows": tokens * (work.experts_per_token / work.ep_size),
+        "hidden_size": work.model_dim,
+        "inter_size": work.width,
+        "weight_bytes_per_expert": work.bytes_per_expert,
+    }
+
+
 def _experts(model: StepModel, tokens: Any) -> Any:
     total: Any = 0.0 * tokens
     for work, constants in zip(model.work.linear.experts, model.experts, strict=True):
-        call = expert_time(
-            constants,
-            active=touched(work, tokens),
-            rows=tokens * (work.experts_per_token / work.ep_size),
-            hidden_size=work.model_dim,
-            inter_size=work.width,
-            weight_bytes_per_expert=work.bytes_per_expert,
-        )
-        total = total + work.layers * call.time_s
+        total = total + work.layers * expert_time(constants, **expert_load(work, tokens)).time_s
     return total
 
 
@@ -322,12 +339,9 @@ def _resources(model: StepModel, tokens: Any, all_tokens: Any) -> tuple[Any, Any
         memory = memory + term.layers * (term.memory_s + tokens * term.memory_token_s)
         compute = compute + term.layers * (tokens * term.compute_token_s)
     for work, constants in zip(model.work.linear.experts, model.experts, strict=True):
-        rows = all_tokens * (work.experts_per_token / work.ep_size)
-        read = touched(work, all_tokens) * work.bytes_per_expert
-        moved = ACTIVATION_BYTES * rows * (2 * work.model_dim + MATRICES * work.width)
-        memory = memory + work.layers * (read + moved) / constants.bytes_per_s
-        flops = 2 * rows * MATRICES * work.model_dim * work.width
-        compute = compute + work.layers * flops / constants.flops_per_s
+        read_s, computed_s = expert_resources(constants, **expert_load(work, all_tokens))
+        memory = memory + work.layers * read_s
+        compute = compute + work.layers * computed_s
     return memory, compute
 
 
@@ -473,7 +487,7 @@ def _assembled(
         ),
         experts=experts,
         engine=engine,
-        layers_s=_layers_s(work, beyond, engine),
+        added=tuple(_added(work, beyond, engine)),
         product_fixed_s=fixed,
         product_token_s=per_token,
         small_fixed_s=small_fixed,
@@ -541,14 +555,21 @@ def launches(work: StepWork) -> int:
     return sum(one.layers for one in work.attention) + matrices + products + work.n_all_reduces
 
 
-def _layers_s(work: StepWork, beyond: WholeStep | None, engine: EngineStep) -> float:
-    """What whole steps show of layers and launches beside the operations' own times. [s]"""
-    indexed = sum(one.layers for one in work.attention if one.index_row_bytes)
-    added = work.n_layers * engine.layer_s + indexed * engine.index_layer_s
-    if beyond is not None:
-        n_experts = sum(one.layers for one in work.linear.experts)
-        added += work.n_layers * beyond.layer_s + n_experts * beyond.expert_layer_s
-    return added - launches(work) * engine.overlap_s
+def _added(work: StepWork, beyond: WholeStep | None, engine: EngineStep) -> Iterator[Added]:
+    """What whole steps show of layers and launches beside the operations' own times."""
+    if engine.layer_s:
+        yield Added(n=work.n_layers, each_s=engine.layer_s, what="a layer of this version")
+    if indexed := sum(one.layers for one in work.attention if one.index_row_bytes):
+        yield Added(n=indexed, each_s=engine.index_layer_s, what="a layer with a sparse index")
+    if beyond is not None and beyond.layer_s:
+        yield Added(n=work.n_layers, each_s=beyond.layer_s, what="a layer on this GPU")
+    n_experts = sum(one.layers for one in work.linear.experts)
+    if beyond is not None and beyond.expert_layer_s and n_experts:
+        what = "a layer of experts on this GPU"
+        yield Added(n=n_experts, each_s=beyond.expert_layer_s, what=what)
+    if engine.overlap_s:
+        what = "a launch, which starts while the last one ends"
+        yield Added(n=launches(work), each_s=-engine.overlap_s, what=what)
 
 
 def _product_basis(linear: WeightsPass, basis: str) -> str:

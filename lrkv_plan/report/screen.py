@@ -119,13 +119,13 @@ def _painter(color: bool) -> Callable[[str, str], str]:
 
 
 _UNITS = (
-    "B|KiB|MiB|GiB|TiB|KB|MB|GB|TB|ms|s|us|%|x|tok/s|TFLOP/s|FLOP/B"
+    "B|KiB|MiB|GiB|TiB|KB|MB|GB|TB|ms|s|us|ns|ps|%|x|tok/s|[kMGTP]?FLOP(?:/s|/B)?|[kMGTP]B/s"
     "|tokens?|users?|sequences?|GPUs?|layers?"
 )
 _GLUED = re.compile(
     rf"(?<=[0-9]) (?=(?:{_UNITS})(?![A-Za-z]))|(?<=\b[Rr]ank) (?=[0-9])|(?<=\bWhy:) (?=--)"
     r"|(?<=\bTerms:) (?=--)|(?<=\b[TPDE]P) (?=[0-9])"
-    r"|(?<=[0-9]) (?=x [A-Za-z0-9])|(?<=[0-9] x) (?=[A-Za-z0-9])"
+    r"|(?<=[0-9]) (?=x [A-Za-z0-9])|(?<=[0-9] x) (?=[A-Za-z0-9])|(?<=[●◐○]) (?=[a-z])"
 )
 _RANGES = re.compile(r"\([0-9][0-9.,]* to [0-9][0-9.,]*\)")
 

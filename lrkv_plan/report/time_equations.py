@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lrkv_plan.latency.basis import basis_by_term
 from lrkv_plan.latency.evidence import evidence
-from lrkv_plan.latency.experts import expert_time
+from lrkv_plan.latency.experts import expert_resources, expert_time
 from lrkv_plan.latency.kernel import CHARGES_WORK_UNITS, SUMS, kernel_time
-from lrkv_plan.latency.step import loads, touched
+from lrkv_plan.latency.products import ProductModel, product_time
+from lrkv_plan.latency.small_kernels import small_kernel_time
+from lrkv_plan.latency.step import expert_load, loads
 from lrkv_plan.report.screen import GLYPHS, milliseconds, short, significant
 from lrkv_plan.report.tables import count
 
@@ -26,21 +28,44 @@ def step_equations(
     """One line for the sum, then one per term; the step is that of the same load."""
     load = loads(model, batch_size, query_tokens)
     at = (context_tokens, int(load.rank_batch), query_tokens)
+    tokens = int(load.tokens)
     lines = [_sum(step, model)]
-    for work, kernel in zip(model.work.attention, model.kernels, strict=True):
+    for work, kernel in _together(zip(model.work.attention, model.kernels, strict=True)):
         lines.append(_attention(work, kernel, at))
-    lines += _matrices(model, step, int(load.tokens))
-    lines += _products(model, step)
+    lines += _matrices(model, step, tokens)
+    lines += _products(model, step, tokens)
     lines += _experts(model, int(load.all_tokens))
-    lines += _all_reduce(model, int(load.tokens))
-    lines += _rest(model, step, int(load.rank_batch))
+    lines += _small_kernels(model, step, tokens)
+    lines += _all_reduce(model, tokens)
+    lines += _exchange(model, step, tokens)
+    lines.append(_engine(model, step, int(load.rank_batch)))
     return lines
 
 
+Work = TypeVar("Work")
+Constants = TypeVar("Constants")
+
+
+def _together(pairs: Iterable[tuple[Work, Constants]]) -> list[tuple[Work, Constants]]:
+    """Equal work with equal constants once, with its layers together."""
+    found: list[tuple[Any, Any]] = []
+    for work, constants in pairs:
+        one: Any = work
+        for n, (other, its_own) in enumerate(found):
+            if replace(other, layers=one.layers) == one and its_own == constants:
+                found[n] = replace(other, layers=other.layers + one.layers), constants
+                break
+        else:
+            found.append((one, constants))
+    return found
+
+
 def _sum(step: StepTime, model: StepModel) -> str:
-    summed = " + ".join(
-        f"{term} {_exactly(seconds)}" for term, _, seconds in basis_by_term(model, step)
-    )
+    summed = ""
+    for term, _, seconds in basis_by_term(model, step):
+        sign = "-" if seconds < 0 else "+"
+        summed += f" {sign} {term} {_exactly(abs(seconds))}"
+    summed = summed.removeprefix(" + ").strip()
     band = f"({_ms(step.low_s)} to {_ms(step.high_s)}, nine of ten measured steps)"
     return f"{summed} = {_exactly(step.step_s)} ms {band}"
 
@@ -118,16 +143,24 @@ def kernel_equation(constants: Mapping[str, Any], bytes_per_s: float, flops_per_
 
 def _kernel_words(kernel: KernelModel) -> str:
     """What the constants of an attention kernel rest on."""
-    kind = evidence(kernel.basis)
     error = kernel.held_out_median_error
     told = "" if error is None else f", error {100 * error:.1f} %"
     backend = f" ({kernel.backend})" if kernel.backend else ""
-    return f"{GLYPHS[kind]} {kernel.kernel} {kernel.kv_dtype} {kernel.basis}{backend}{told}"
+    mark = GLYPHS[evidence(kernel.basis)]
+    basis = kernel.basis.replace("_", " ")
+    return f"{mark} {kernel.kernel} {kernel.kv_dtype} {basis}{backend}{told}"
 
 
 def _matrices(model: StepModel, step: StepTime, tokens: int) -> Iterator[str]:
     """Every matrix with its shape on this GPU and the three times under the root."""
-    yield f"matrices: t0 + sqrt(memory^2 + compute^2 + walk^2) each = {_ms(step.matrices_s)} ms"
+    bases = "; ".join(
+        f"{_basis(one.basis)}, {one.format}" + (f" of {one.lender} on {one.gpu}" if one.gpu else "")
+        for one in model.matrix_models
+    )
+    yield (
+        "matrices: t0 + sqrt(memory^2 + compute^2 + walk^2) each = "
+        f"{_ms(step.matrices_s)} ms  {bases}"
+    )
     for work, term in zip(model.work.linear.matrices, model.matrices, strict=True):
         memory = term.memory_s + tokens * term.memory_token_s
         compute = tokens * term.compute_token_s
@@ -138,40 +171,56 @@ def _matrices(model: StepModel, step: StepTime, tokens: int) -> Iterator[str]:
             f"of {_rate(memory, 's')}, {_rate(compute, 's')}, {_rate(term.walk_s, 's')}) = "
             f"{_ms(work.layers * one)} ms"
         )
-    for one in model.matrix_models:
-        lender = f", {one.lender} on {one.gpu}" if one.gpu else ""
-        yield f"  {GLYPHS[evidence(one.basis)]} {one.format}: {one.basis}{lender}"
 
 
-def _products(model: StepModel, step: StepTime) -> Iterator[str]:
+def _products(model: StepModel, step: StepTime, tokens: int) -> Iterator[str]:
     works = model.work.linear.products
-    if works:
-        shapes = ", ".join(
-            f"{one.name} {count(one.layers)} x {one.heads} heads x {one.rows} x {one.cols}"
-            for one in works
-        )
+    if not works:
+        return
+    yield (
+        f"products, batched over heads: t0 + heads x the time of one = {_ms(step.products_s)} ms  "
+        f"{_basis(model.product_basis)}"
+    )
+    constants = next(one for one in model.operations if isinstance(one, ProductModel))
+    for one, _ in _together((work, None) for work in works):
+        time_s = product_time(constants, tokens, one.heads, rows=one.rows, cols=one.cols).time_s
+        head = _rate((float(time_s) - constants.t0_s) / one.heads, "s")
         yield (
-            f"products over heads: {shapes} = {_ms(step.products_s)} ms  "
-            f"{GLYPHS[evidence(model.product_basis)]} {model.product_basis}"
+            f"  {one.name}, {one.rows} x {one.cols} a head: {count(one.layers)} x "
+            f"({_rate(constants.t0_s, 's')} + {one.heads} x {head}) = {_ms(one.layers * time_s)} ms"
         )
 
 
 def _experts(model: StepModel, tokens: int) -> Iterator[str]:
-    for work, constants in zip(model.work.linear.experts, model.experts, strict=True):
-        active = float(touched(work, tokens))
-        call = expert_time(
-            constants, active=active, rows=tokens * work.experts_per_token / work.ep_size,
-            hidden_size=work.model_dim, inter_size=work.width,
-            weight_bytes_per_expert=work.bytes_per_expert,
-        )  # fmt: skip
+    pairs = zip(model.work.linear.experts, model.experts, strict=True)
+    for work, constants in _together(pairs):
+        load = expert_load(work, tokens)
+        memory_s, compute_s = expert_resources(constants, **load)
+        time_s, active = expert_time(constants, **load).time_s, f"{float(load['active']):.1f}"
+        read = f"{count(round(work.bytes_per_expert))} B / {_rate(constants.bytes_per_s, 'B/s')}"
+        each = f" + {active} x {_rate(constants.expert_s, 's')}" if constants.expert_s else ""
+        total = f"{_ms(work.layers * time_s)} ms"
         yield (
-            f"experts: {count(work.layers)} layers x ({_rate(constants.t0_s, 's')} + root of "
-            f"{active:.1f} of {count(work.n_experts)} experts x "
-            f"{count(round(work.bytes_per_expert))}"
-            f" B / {_rate(constants.bytes_per_s, 'B/s')} and their arithmetic + "
-            f"{_rate(constants.expert_s, 's')} an expert) = {_ms(work.layers * call.time_s)} ms  "
-            f"{GLYPHS[evidence(constants.basis)]} {constants.format} {constants.basis}"
+            f"experts: t0 + sqrt(memory^2 + compute^2){' + a time each' if each else ''} = "
+            f"{total}  {_basis(constants.basis)}, {constants.format}"
         )
+        yield (
+            f"  {active} of {work.experts_here:,} touched, {read} each: {count(work.layers)} x "
+            f"({_rate(constants.t0_s, 's')} + root of {_rate(float(memory_s), 's')}, "
+            f"{_rate(float(compute_s), 's')}{each}) = {total}"
+        )
+
+
+def _small_kernels(model: StepModel, step: StepTime, tokens: int) -> Iterator[str]:
+    works = model.work.linear.small
+    if not works:
+        return
+    calls = " + ".join(
+        f"{count(one.calls)} {one.kind.replace('_', ' ')} x "
+        f"{_rate(float(small_kernel_time(one.kind, tokens, one.width).time_s), 's')}"
+        for one in works
+    )
+    yield f"small kernels: {calls} = {_ms(step.small_kernels_s)} ms  {GLYPHS['borrowed']} borrowed"
 
 
 def _all_reduce(model: StepModel, tokens: int) -> Iterator[str]:
@@ -181,27 +230,37 @@ def _all_reduce(model: StepModel, tokens: int) -> Iterator[str]:
     once = float(model.all_reduce(message)[0])
     yield (
         f"all-reduce: {count(n)} x {_rate(once, 's')} of {count(round(message))} B each = "
-        f"{_ms(n * once)} ms  {GLYPHS[evidence(model.all_reduce_basis)]} {model.all_reduce_basis}"
+        f"{_ms(n * once)} ms  {_basis(model.all_reduce_basis)}"
     )
 
 
-def _rest(model: StepModel, step: StepTime, rank_batch: int) -> Iterator[str]:
-    """Small kernels, exchange of attention ranks, and what the engine adds."""
-    calls = ", ".join(f"{count(one.calls)} {one.kind}" for one in model.work.linear.small)
-    yield f"small kernels: {calls} = {_ms(step.small_kernels_s)} ms  {GLYPHS['borrowed']} borrowed"
-    if model.exchange_basis is not None:
-        yield (
-            f"exchange: {count(model.work.n_exchanges)} layers, dispatch and combine = "
-            f"{_ms(step.exchange_s)} ms  {GLYPHS[evidence(model.exchange_basis)]} "
-            f"{model.exchange_basis}"
-        )
-    engine = model.engine
-    layers = f" + {_rate(model.layers_s, 's')} of its layers" if model.layers_s else ""
+def _exchange(model: StepModel, step: StepTime, tokens: int) -> Iterator[str]:
+    """Dispatch and combine of attention ranks, and what the engine adds to each."""
+    if model.exchange is None or model.exchange_basis is None:
+        return
+    once, added = _rate(float(model.exchange(tokens)), "s"), _rate(model.engine.exchange_s, "s")
     yield (
+        f"exchange: {count(model.work.n_exchanges)} x ({once} to dispatch and combine + {added} of "
+        f"{model.engine.name}) = {_ms(step.exchange_s)} ms  {_basis(model.exchange_basis)}"
+    )
+
+
+def _engine(model: StepModel, step: StepTime, rank_batch: int) -> str:
+    engine = model.engine
+    added = "".join(
+        f" {'-' if one.each_s < 0 else '+'} {count(one.n)} x {_rate(abs(one.each_s), 's')} "
+        f"{one.what}" for one in model.added
+    )  # fmt: skip
+    return (
         f"engine: {engine.name}, {_rate(engine.step_s, 's')} a step + {count(rank_batch)} x "
-        f"{_rate(engine.sequence_s, 's')} a sequence{layers} = {_ms(step.engine_s)} ms  "
+        f"{_rate(engine.sequence_s, 's')} a sequence{added} = {_ms(step.engine_s)} ms  "
         f"{GLYPHS['borrowed']} fitted on whole steps"
     )
+
+
+def _basis(basis: str) -> str:
+    """What constants rest on, with the mark of the kind of evidence that it is."""
+    return f"{GLYPHS[evidence(basis)]} {basis.replace('_', ' ')}"
 
 
 def _ms(seconds: Any) -> str:

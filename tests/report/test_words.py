@@ -35,5 +35,5 @@ def test_a_legend_names_the_glyphs_that_are_used() -> None:
     assert legend(["measured", "measured"]) == "● measured on this GPU"
     assert legend(["datasheet"]) == "◐ typical share of the datasheet"
     assert legend(["datasheet", "assumed", "borrowed"]).startswith(
-        "◐ borrowed from its generation,"
+        "◐ borrowed from another shape, engine or GPU, or of the datasheet,"
     )

@@ -305,8 +305,8 @@ def _work(spec: LowRankSpec) -> tuple[DecodeWork, ...]:
 
 
 ONE_MATRIX = (
-    "all down-projections of a layer are one matrix with the query and the shared projections, as "
-    "engines fuse query, key and value"
+    "all down-projections of a layer are fused into one matrix with the query and the shared "
+    "projections, as engines fuse query, key and value"
 )
 
 
@@ -315,8 +315,9 @@ def _mapped(inside: bool, products: tuple[HeadProduct, ...], what: str) -> dict[
     if inside:
         told = f"the attention kernel expands {what} itself: no product runs beside it"
         return {"in_kernel": products, "assumptions": (ONE_MATRIX, told)}
+    batched = "one batched product" if len(products) == 1 else "two batched products"
     told = (
-        f"{what} are expanded by a product over heads each, beside the attention kernel; "
+        f"{what} are expanded in {batched} a layer, beside the attention kernel; "
         "expansion=kernel is the other case"
     )
     return {"products": products, "assumptions": (ONE_MATRIX, told)}

@@ -245,21 +245,30 @@ def _times(answers: Sequence[Answer], asked: CapacityAsked) -> Iterator[str]:
     timed = [one for one in answers if one.admitted is not None]
     if not timed:
         return
-    loads = [one.admitted for one in timed if one.admitted is not None]
-    times = " and ".join(
-        with_band(load.tpot_s, load.tpot_low_s, load.tpot_high_s).replace(" (", " ms (", 1)
-        for load in (loads if len(loads) == 2 else loads[:1])
-    )
+    shown = timed if len(timed) == 2 else timed[:1]
+    times = [_banded(one.admitted) for one in shown if one.admitted is not None]
     if asked.tpot_s is None:
-        yield f"A token takes {times}."
+        yield f"A token takes {' and '.join(times)}."
         return
-    limit, first = short(1e3 * asked.tpot_s), loads[0]
-    if first.binds == "time":
-        yield f"Time binds, not memory: {times} of {limit}."
-    elif may_miss(timed[0], asked):
-        yield f"Memory binds; the time is too close to call: {times} of {limit}."
-    else:
-        yield f"Memory binds, not time: {times} of {limit}."
+    limit, told = short(1e3 * asked.tpot_s), [_what_binds(one, asked) for one in shown]
+    if len(set(told)) == 1:
+        yield f"{_upper(told[0])}: {' and '.join(times)} of {limit}."
+        return
+    yield f"{_upper(told[0])}: {times[0]} of {limit}."
+    yield f"{_upper(_difference(shown[0], shown[1]))}, {told[1]}: {times[1]}."
+
+
+def _banded(load: Admission) -> str:
+    return with_band(load.tpot_s, load.tpot_low_s, load.tpot_high_s).replace(" (", " ms (", 1)
+
+
+def _what_binds(answer: Answer, asked: CapacityAsked) -> str:
+    """Which of memory and time bounds a load, where its band tells."""
+    if answer.admitted is not None and answer.admitted.binds == "time":
+        return "time binds, not memory"
+    if may_miss(answer, asked):
+        return "memory binds; the time is too close to call"
+    return "memory binds, not time"
 
 
 def _none(answer: Answer, asked: CapacityAsked) -> str:
@@ -305,13 +314,15 @@ def _fewest(answers: Sequence[Answer], asked: CapacityAsked) -> str:
     first = found[0]
     verb = "carries" if _n_gpus(first) == 1 else "carry"
     held = f"{_where(first)} {verb} {users(asked.n_sequences)} of {tokens(_context(first))}"
+    others = found[1 : 1 + _MOST_COMPARED]
+    if others and all(may_miss(one, asked) for one in (first, *others)):
+        also = ", ".join(_named(first, one) for one in others)
+        return _upper(f"{held}{within}; {also}; all just about.")
     unsure = ", just about" if may_miss(first, asked) else ""
-    others = [
-        f"{_named(first, one)}{' just about' if may_miss(one, asked) else ''}"
-        for one in found[1 : 1 + _MOST_COMPARED]
-    ]
-    also = f"; {', '.join(others)}" if others else ""
-    return _upper(f"{held}{within}{unsure}{also}.")
+    also = ", ".join(
+        f"{_named(first, one)}{' just about' if may_miss(one, asked) else ''}" for one in others
+    )
+    return _upper(f"{held}{within}{unsure}{also and f'; {also}'}.")
 
 
 def _named(first: Answer, other: Answer) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lrkv_plan.latency.basis import attention_basis
-from lrkv_plan.latency.crossover import SIZES, lead_range
+from lrkv_plan.latency.crossover import SIZES, lead_range, leads_without_products
 from lrkv_plan.latency.evidence import STRONGEST_FIRST, evidence
 from lrkv_plan.notes import Note, limit
 from lrkv_plan.report.screen import (
@@ -23,7 +23,9 @@ from lrkv_plan.report.screen import (
 )
 from lrkv_plan.report.screens.words import (
     WHY,
+    brief,
     counted,
+    deciding_products,
     gpu_name,
     listed,
     replica_words,
@@ -121,7 +123,8 @@ def _verdict(answer: CrossoverAnswer) -> Iterator[str]:
     crossover = answer.found.crossover
     if not crossover.decided:
         yield from _too_close(answer)
-    elif not crossover.crossings:
+        return
+    if not crossover.crossings:
         yield from _all_along(answer)
     elif len(crossover.crossings) == 1:
         yield from _one_change(answer, crossover.crossings[0])
@@ -131,22 +134,18 @@ def _verdict(answer: CrossoverAnswer) -> Iterator[str]:
 
 
 def _deciding_assumption(answer: CrossoverAnswer) -> Iterator[str]:
-    """What is said where the faster design would be another if its kernel mapped heads itself."""
+    """What is said where the faster design would be another if its kernel expanded heads."""
     for index, label in enumerate(answer.labels):
         points = answer.found.points
         option = points[-1].models[index].work.in_kernel_option
         if option is not None and any(_turns_without_products(one, index) for one in points):
             most = max(float(point.steps[index].products_s) for point in points)
-            yield (
-                f"Assumed, and it decides: {label} maps heads in products beside its kernel, "
-                f"{_ms(most)} of a step; {label},{option} is the other case."
-            )
+            yield deciding_products(label, option, most)
 
 
 def _turns_without_products(point: PairAt, index: int) -> bool:
     """Whether the design leads there only without its products over heads."""
-    lead_s = point.lead_s if index else -point.lead_s
-    return lead_s <= 0 < lead_s + float(point.steps[index].products_s)
+    return leads_without_products(point.steps[index], point.steps[1 - index])
 
 
 def _too_close(answer: CrossoverAnswer) -> Iterator[str]:
@@ -331,13 +330,16 @@ def _two_sided(answer: CrossoverAnswer, point: PairAt, scale: _Scale) -> str:
 
 
 def _mark(crossing: Crossing, low: int) -> str:
+    """A change in the column of bars, which has room for few words."""
+    early, late = crossing.earliest, crossing.latest
+    if early is not None and early != low and late is None:
+        return f"crossing, {early:,} to never"
     return f"crossing, {_range(crossing, low)}"
 
 
 def _brief(answer: CrossoverAnswer, index: int) -> str:
     """The design without its options, where that still tells the two apart."""
-    brief = [label.partition(",")[0] for label in answer.labels]
-    return brief[index] if brief[0] != brief[1] else answer.labels[index]
+    return brief(answer.labels)[index]
 
 
 def _bases(answer: CrossoverAnswer) -> tuple[Basis, Basis]:

@@ -33,6 +33,7 @@ from lrkv_plan.report.screens.words import (
 )
 from lrkv_plan.report.time_equations import step_equations
 from lrkv_plan.schema import NO_SOURCE
+from lrkv_plan.serving.plan import AS_ASKED
 
 if TYPE_CHECKING:
     from lrkv_plan.latency.crossover import Crossover
@@ -48,6 +49,7 @@ LRKV_POSITIONS = (
 Ask: TypeAlias = Callable[..., Sequence[str]]
 SIZES = ("pp_size", "dp_size", "ep_size")
 _BAND = 30  # cells of the band's bar
+SAME_TIME = 0.01  # share of a time below which two of the same cache are one row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,19 +111,35 @@ def plan_screen(answer: PlanAnswer, ask: Ask | None) -> Screen:
 
 
 def told_apart(rows: Sequence[PlanRow]) -> list[PlanRow]:
-    """Rows without those that store, hold and take what an earlier row of their family does."""
-    kept: dict[Any, PlanRow] = {}
+    """Rows without those that store and hold what an earlier one does, and take as long."""
+    return [row for row, same in with_same(rows) if same is None]
+
+
+def with_same(rows: Sequence[PlanRow]) -> Iterator[tuple[PlanRow, PlanRow | None]]:
+    """Each row with the earlier one of its family that it differs from by less than is known.
+
+    A design that was asked for differs from all.
+    """
+    kept: list[PlanRow] = []
     for row in rows:
-        load = row.load
-        kept.setdefault(
-            (
-                type(_first_layer(row)), row.role if load is None else None,
-                row.capacity.bytes_per_token_per_gpu, row.capacity.max_sequences,
-                load and (load.batch_size, load.tpot_s, load.tpot_low_s, load.tpot_high_s),
-            ),
-            row,
-        )  # fmt: skip
-    return list(kept.values())
+        others = [] if row.role == AS_ASKED else kept
+        same = next((one for one in others if _is_same(one, row)), None)
+        if same is None:
+            kept.append(row)
+        yield row, same
+
+
+def _is_same(one: PlanRow, other: PlanRow) -> bool:
+    """Whether two rows of a family differ in nothing but a time within ``SAME_TIME``."""
+    if one.load is None or other.load is None:
+        return False
+    alike = (
+        (type(_first_layer(row)), row.capacity.bytes_per_token_per_gpu, row.capacity.max_sequences,
+         row.load and row.load.batch_size, row.load and row.load.time_basis)
+        for row in (one, other)
+    )  # fmt: skip
+    longer = abs(other.load.tpot_s - one.load.tpot_s) / one.load.tpot_s
+    return next(alike) == next(alike) and longer <= SAME_TIME
 
 
 def _first_layer(row: PlanRow) -> Any:
@@ -334,10 +352,21 @@ def _foot(answer: PlanAnswer) -> Iterator[str]:
         each = "" if plan.n_replicas == 1 else " on each replica"
         load = f"Every row at a batch of {answer.batch_size:,}{each}."
     yield (f"{load} All but {answer.own.attention} need training; quality is not predicted.")
+    yield from _left_out(answer)
     yield f"Bytes exact. {_evidence(answer)}. Why: --explain"
     yield from _price_source(answer)
     if plan.layout is not None and plan.n_gpus > 1:
         yield f"{sharing_words(plan.parallel)} {plan.layout}."
+
+
+def _left_out(answer: PlanAnswer) -> Iterator[str]:
+    """Which designs have no row, for what they would show stands in another's."""
+    for row, same in with_same(answer.plan.rows):
+        if same is not None:
+            yield (
+                f"{row.attention} holds as many and takes as long as {same.attention}, within "
+                f"{100 * SAME_TIME:.0f} %."
+            )
 
 
 def _price_source(answer: PlanAnswer) -> Iterator[str]:

@@ -6,14 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lrkv_plan.latency.basis import basis_by_part, time_basis
-from lrkv_plan.latency.crossover import surely_faster
+from lrkv_plan.latency.basis import (
+    PARTS_OF_SCREENS,
+    basis_by_part,
+    basis_by_term,
+    time_basis,
+)
+from lrkv_plan.latency.crossover import leads_without_products, surely_faster
 from lrkv_plan.memory.weights import uncounted_weights
 from lrkv_plan.notes import Note
 from lrkv_plan.report.screen import GLYPHS, Row, Screen, ScreenColumn, short, with_band
 from lrkv_plan.report.screens.words import (
     WHY,
     a_token,
+    brief,
+    deciding_products,
     legend,
     listed,
     replica_words,
@@ -83,16 +90,31 @@ def steps_screen(answer: StepsAnswer, ask: Ask | None, notes: Sequence[Note]) ->
         verdict=tuple(_verdict(answer)),
         rows=[
             {"design": label, "time": time, "basis": basis, "parts": parts}
-            for (label, _, time), basis, parts in zip(answer.steps, bases, terms, strict=True)
+            for label, (_, _, time), basis, parts in zip(
+                brief([label for label, _, _ in answer.steps]),
+                answer.steps,
+                bases,
+                terms,
+                strict=True,
+            )
         ],
         columns=_columns(answer),
         foot=(
-            "Parts are summed, nothing overlaps. A glyph says what a time rests on, of a sum the "
-            f"weakest among terms over a tenth: {legend(shown)}. {WHY}",
+            f"Parts are summed; rest is {_rest(answer)}. A glyph is the weakest evidence among "
+            f"terms over a tenth: {legend(shown)}. {WHY}",
         ),
         following=() if ask is None else (_next(answer, ask),),
         notes=notes,
     )
+
+
+def _rest(answer: StepsAnswer) -> str:
+    """The terms that are together in the last column."""
+    found = dict.fromkeys(
+        term for _, model, time in answer.steps for term, _, _ in basis_by_term(model, time)
+        if PARTS_OF_SCREENS[term] == "rest"
+    )  # fmt: skip
+    return listed(list(found))
 
 
 def _verdict(answer: StepsAnswer) -> Iterator[str]:
@@ -116,6 +138,19 @@ def _verdict(answer: StepsAnswer) -> Iterator[str]:
     if slower:
         longer = [f"{name} takes {_longer(best, time)}" for name, _, time in slower]
         yield f"{listed(longer)}."
+    yield from _deciding_assumptions(answer)
+
+
+def _deciding_assumptions(answer: StepsAnswer) -> Iterator[str]:
+    """What is said where a design would pass another if its kernel expanded heads itself."""
+    for label, model, step in answer.steps:
+        option = model.work.in_kernel_option
+        passed = [
+            one for _, _, one in answer.steps
+            if surely_faster(one, step) == 0 and leads_without_products(step, one)
+        ]  # fmt: skip
+        if option is not None and passed:
+            yield deciding_products(label, option, float(step.products_s))
 
 
 def _ms(time: StepTime) -> str:

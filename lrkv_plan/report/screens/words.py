@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.report.screen import GLYPHS, Basis, short_tokens, with_band
+from lrkv_plan.report.screen import GLYPHS, Basis, short_tokens, significant, with_band
 
 if TYPE_CHECKING:
     from lrkv_plan.specs.deployment import Parallelism
@@ -132,6 +132,39 @@ def a_token(middle_s: float, low_s: float, high_s: float) -> str:
     return f"{middle} ms {band} a token"
 
 
+def brief(labels: Sequence[str]) -> list[str]:
+    """Designs without their options, where that still tells them apart.
+
+    Examples
+    --------
+    >>> brief(["mla:512+64,query_latent_dim=1536", "gqa:8"])
+    ['mla:512+64', 'gqa:8']
+    >>> brief(["lrkv:16", "lrkv:16,groups=2"])
+    ['lrkv:16', 'lrkv:16,groups=2']
+    """
+    shortened = [label.partition(",")[0] for label in labels]
+    return shortened if len(set(shortened)) == len(set(labels)) else list(labels)
+
+
+def deciding_products(label: str, option: str, seconds: float) -> str:
+    """What is said where a design would change places if its kernel expanded heads itself.
+
+    Parameters
+    ----------
+    option : the option of the design under which it does.
+    seconds : what the products over heads take of a step. [s]
+
+    Examples
+    --------
+    >>> deciding_products("lrkv:16", "expansion=kernel", 0.27e-3)[:59]
+    'Assumed, and it decides: lrkv:16 expands heads in batched p'
+    """
+    return (
+        f"Assumed, and it decides: {label} expands heads in batched products beside its kernel, "
+        f"{significant(1e3 * seconds, 2)} ms of a step; {label},{option} is the other case."
+    )
+
+
 def listed(words: Sequence[str], last: str = "and") -> str:
     """Words in a sentence.
 
@@ -164,7 +197,7 @@ def legend(used: Sequence[Basis]) -> str:
 
 _HALF = {
     "": "",
-    "borrowed": "borrowed from another shape or a GPU of its generation",
+    "borrowed": "borrowed from another shape, engine or GPU",
     "datasheet": "typical share of the datasheet",
-    "borrowed or datasheet": "borrowed from its generation, or of the datasheet",
+    "borrowed or datasheet": "borrowed from another shape, engine or GPU, or of the datasheet",
 }
