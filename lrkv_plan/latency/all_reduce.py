@@ -162,8 +162,9 @@ def allreduce_model(
 ) -> AllReduceModel:
     """The constants to use for a group of ``n_gpus``, of the engine's own kernel where measured.
 
-    Measured for that size on this GPU; measured there for another size; measured on a GPU of the
-    same generation (nearest link first); the datasheet's link with a typical efficiency.
+    Measured for that size on this GPU, by another kernel if need be; measured there for another
+    size; measured on a GPU of the same generation (nearest link first); the datasheet's link with a
+    typical efficiency.
 
     Raises
     ------
@@ -235,10 +236,14 @@ def _from_entries(
     profile: HardwareProfile, owner: HardwareProfile, n_gpus: int, engine: str | None
 ) -> AllReduceModel:
     prefix = PREFIX_OF.get(engine or "", engine or "")
-    own = [e for e in owner.allreduce if e.backend.split("/")[0] == prefix]
-    backend = owner.allreduce[0].backend.split("/")[0]
-    usual = [e for e in owner.allreduce if e.backend.split("/")[0] == backend]
-    entry = min(own or usual, key=lambda e: (abs(e.n_gpus - n_gpus), e.n_gpus))
+    own = [e for e in owner.allreduce if _measured_as(e) == prefix]
+    usual = [e for e in owner.allreduce if _measured_as(e) == _measured_as(owner.allreduce[0])]
+    known = own or usual
+    # One's own measurement replaces every engine's of that size (``calibrate tensor-parallel``).
+    exact = [e for e in known if e.n_gpus == n_gpus] or [
+        e for e in owner.allreduce if e.n_gpus == n_gpus
+    ]
+    entry = min(exact or known, key=lambda e: (abs(e.n_gpus - n_gpus), e.n_gpus))
     found = _as_model(profile, owner, entry)
     if entry.n_gpus != n_gpus:
         note = f"{n_gpus} GPUs were not measured: constants of {entry.n_gpus} GPUs"
@@ -249,6 +254,11 @@ def _from_entries(
             _widened(found, GENERATION_FACTOR, "generation", note), held_out_median_error=None
         )
     return found
+
+
+def _measured_as(entry: AllReduceConstants) -> str:
+    """Whose kernel was measured: the first word of the backend."""
+    return entry.backend.split("/")[0]
 
 
 def _as_model(
