@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -339,6 +340,21 @@ def test_several_changes_are_said_in_turn() -> None:
         "By at most, in turn: gqa:8 1.0 ms, mla:512+64 1.0 ms and gqa:8 1.0 ms. At 128k tokens: "
         "mla:512+64 by 2.3 ms, 25 %.",
     )
+
+
+def test_changes_between_which_both_take_the_same_are_one() -> None:
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "attention": ["gqa:8", "lrkv:16"]}
+    result = lrkv_plan.crossover("llama-3.1-8b", **asked)
+    places = [row["at"] for row in result.rows]
+    assert len(places) == 3
+    told = re.search(r"to there they take the same within ([\d.]+) %", result.verdict)
+    assert told is not None
+    assert result.verdict.startswith(f"lrkv:16 is faster than gqa:8 from {places[-1]:,} tokens on")
+    assert f"From {places[0]:,} tokens to there" in result.verdict
+    for place in range(places[0], places[-1], 97):
+        one, other = lrkv_plan.step_time("llama-3.1-8b", context_tokens=place, **asked).rows
+        # Printed with one digit, rounded.
+        assert abs(one["step_s"] / other["step_s"] - 1) < (float(told[1]) + 0.05) / 100
 
 
 def test_a_change_that_the_bands_allow_never_to_come_says_so() -> None:
