@@ -25,9 +25,12 @@ DATASHEET_EFFICIENCY = 0.75
 DATASHEET_BAND = (0.75, 6.25)
 OTHER_COUNT_FACTOR = 1.3
 GENERATION_FACTOR = 1.25
-# One hop over the network, up or down a tree of domains: what NCCL itself reckons with (hwLat of
-# NET in tuning.cc, tree, LL protocol; read 2026-12-01). [s]
-NETWORK_HOP_S = 5e-6
+# What NCCL itself reckons for a small message over several servers (tuning.cc: baseLat and hwLat of
+# the tree, LL protocol, and 1.8 on the link; read 2026-12-01): base, each further GPU of a server,
+# each doubling of servers; there and back. Engines' own kernels stay inside a server. [s]
+NCCL_BASE_S = 6.8e-6
+NCCL_LINK_HOP_S = 1.8 * 0.6e-6
+NCCL_NETWORK_HOP_S = 5e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +88,7 @@ def allreduce_time(model: AllReduceModel, message_bytes: Number) -> AllReduceTim
     t = t0 + min(m (P-1) / (f L), t_two + m 2 (P-1)/P / (f L)), m bytes over P GPUs, L the link per
     direction. Left: every GPU reads what all others hold (one shot); right: reduce-scatter, then
     all-gather (two shots). Without ``two_shot_s`` only the right side, with t_two = 0. Over N
-    domains P is the GPUs of one, and 2 log2(N) hops plus (m/P) 2 (N-1)/N bytes over each GPU's
-    network are added.
+    domains P is the GPUs of one, and (m/P) 2 (N-1)/N bytes over each GPU's network are added.
 
     Examples
     --------
@@ -117,20 +119,22 @@ def allreduce_time(model: AllReduceModel, message_bytes: Number) -> AllReduceTim
 
 
 def _between_domains(model: AllReduceModel, message_bytes: Number) -> Any:
-    """What the network adds: hops of a tree, and each GPU's share of the message. [s]
+    """What each GPU's share of the message takes over the network. [s]"""
+    n = model.n_domains
+    share = 2 * (n - 1) / n / model.n_inside
+    return message_bytes * (share / model.network_bytes_per_s)
+
+
+def nccl_start_s(n_inside: int, n_domains: int) -> float:
+    """How NCCL reckons that a small message starts over several servers. [s]
 
     Examples
     --------
-    >>> two = AllReduceModel(n_gpus=16, n_domains=2, network_bytes_per_s=50e9, t0_s=0,
-    ...                      link_bytes_per_s=1, two_shot_s=None, band90=(1, 1), basis="assumed")
-    >>> f"{_between_domains(two, 8e6) * 1e6:.0f} us"  # 2 x 5 us + 1 MB / 50 GB/s
-    '30 us'
+    >>> f"{nccl_start_s(8, 2) * 1e6:.1f} us"  # 6.8 + 2 x (7 x 1.08 + 1 x 5)
+    '31.9 us'
     """
-    n = model.n_domains
-    if n == 1:
-        return 0.0
-    share = 2 * (n - 1) / n / model.n_inside
-    return 2 * math.log2(n) * NETWORK_HOP_S + message_bytes * (share / model.network_bytes_per_s)
+    hops = (n_inside - 1) * NCCL_LINK_HOP_S + math.log2(n_domains) * NCCL_NETWORK_HOP_S
+    return NCCL_BASE_S + 2 * hops
 
 
 def domains_of(profile: HardwareProfile, n_gpus: int) -> int:
@@ -199,17 +203,20 @@ def allreduce_model(
 def _over_network(
     inside: AllReduceModel, n_gpus: int, n_domains: int, network: Network
 ) -> AllReduceModel:
+    n_inside = n_gpus // n_domains
+    start_s = nccl_start_s(n_inside, n_domains)
     note = (
-        f"{n_domains} domains of {n_gpus // n_domains} GPUs: reduced inside each, then over "
-        f"{network.name} at {DATASHEET_EFFICIENCY:.0%} of its rate, {NETWORK_HOP_S * 1e6:g} us a "
-        "hop (NCCL's own estimate); not measured"
+        f"{n_domains} domains of {n_inside} GPUs: NCCL over {network.name} at "
+        f"{DATASHEET_EFFICIENCY:.0%} of its rate, from {start_s * 1e6:.0f} us on by NCCL's own "
+        "estimate; not measured"
     )
     low, high = inside.band90
     return replace(
-        inside, n_gpus=n_gpus, n_domains=n_domains, basis="datasheet",
+        inside, n_gpus=n_gpus, n_domains=n_domains, basis="datasheet", t0_s=start_s,
+        two_shot_s=None,
         network_bytes_per_s=DATASHEET_EFFICIENCY * network.bandwidth_bytes_per_s,
         band90=(min(low, DATASHEET_BAND[0]), max(high, DATASHEET_BAND[1])),
-        held_out_median_error=None, notes=(*inside.notes, note),
+        held_out_median_error=None, backend="", notes=(*inside.notes, note),
     )  # fmt: skip
 
 

@@ -75,11 +75,13 @@ def test_over_two_servers_the_network_is_added_to_the_link() -> None:
     h200 = load_hardware("h200")
     inside, across = allreduce_model(h200, 8), allreduce_model(h200, 16)
     assert (across.n_domains, across.n_inside, across.basis) == (2, 8, "datasheet")
-    # 8 MB: the eight GPUs of a server, then 1 MB of each over 75 % of 50 GB/s, up and down a hop.
-    expected = allreduce_time(inside, 8e6).time_s + 2 * 5e-6 + 1e6 / 37.5e9
+    # 8 MB: two shots inside a server, then 1 MB of each GPU over 75 % of 50 GB/s; 6.8 us, 7 hops
+    # of 1.08 us and one of 5 there and back.
+    sent = 8e6 * 2 * 7 / 8 / inside.link_bytes_per_s
+    expected = 31.92e-6 + sent + 1e6 / 37.5e9
     assert allreduce_time(across, 8e6).time_s == pytest.approx(expected, rel=1e-12)
-    # Four servers: two hops each way, 2 x 3/4 of a share.
-    expected = allreduce_time(inside, 8e6).time_s + 4 * 5e-6 + 1.5e6 / 37.5e9
+    # Four servers: two hops of the network each way, 2 x 3/4 of a share.
+    expected = 41.92e-6 + sent + 1.5e6 / 37.5e9
     assert allreduce_time(allreduce_model(h200, 32), 8e6).time_s == pytest.approx(expected)
     assert across.band90[1] > inside.band90[1]
     assert "ConnectX-7" in across.notes[-1]
