@@ -66,8 +66,11 @@ class Result:
             raise ArgumentError("row", f" {place}: the answer has {len(self.table.rows)} rows")
         told = self.table.rows[place]
         lines = [] if self.table.explain is None else self.table.explain(told)
-        about = (None, told.get("attention"), told.get("model"), told.get("gpu"))
-        notes = [str(note) for note in self.notes if note.subject in about]
+        about = {told.get("attention"), told.get("model"), told.get("gpu")}
+        notes = [
+            str(note) for note in self.notes
+            if note.subject is None or about & {note.subject, *note.subject.split(", ")}
+        ]  # fmt: skip
         return "\n".join([*lines, *notes])
 
     def _place(self, row: Mapping[str, Any]) -> int:

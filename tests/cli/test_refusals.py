@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lrkv_plan.cli.app import app
+from lrkv_plan.latency.matrix import matrix_model
+from lrkv_plan.loader import load_all_hardware, load_hardware
 
 PLAN = ["plan", "llama-3.1-8b", "--gpu", "h100-sxm"]
 CAPACITY = ["capacity", "llama-3.1-8b", "--gpu", "h100-sxm"]
@@ -126,7 +128,6 @@ def test_a_repeatable_option_and_a_flag_may_be_repeated() -> None:
         ([*POOL, "--engine", "sglang", "--prefix-cache"], "the rules of sglang do not use it"),
         ([*POOL, "--align", "32"], "no design here stores rows at a multiple"),
         ([*CAPACITY, "--accepted-tokens", "2"], "accepted tokens 2: must be from 1 to the 1"),
-        ([*CAPACITY, "--pp-size", "2", "--tpot-ms", "30"], "--pp-size 2: step times know"),
         (["rank", "llama-3.1-8b", "--budget", "50%", "--gpu", "h200"], "--gpu: a --budget of bytes"),
         ([*CROSSOVER, "--context-tokens", "8k"], "is what --over context_tokens varies"),
         ([*CROSSOVER, "--over", "tp_size", "--weights", "5 GiB"], "--weights"),
@@ -146,6 +147,17 @@ def test_an_option_that_the_question_does_not_use_is_refused(
     assert_refused(arguments, message)
 
 
+def test_a_layout_is_honoured_by_times_or_refused() -> None:
+    """Stages are timed, in a band that is 1.5 times as wide to either side."""
+    (one,), (two,) = (rows(*CAPACITY, "--pp-size", n, "--tpot-ms", "30") for n in "12")
+    assert two["n_gpus"] == 2
+    for row, low, high in ((one, 0.80, 1.32), (two, 0.80 / 1.5, 1.32 * 1.5)):
+        ends = row["tpot_low_s"] / row["tpot_s"], row["tpot_high_s"] / row["tpot_s"]
+        assert ends == pytest.approx((low, high), rel=1e-6)
+    shared = [*CAPACITY, "--tp-size", "2", "--ep-size", "2", "--tpot-ms", "30"]
+    assert_refused(shared, "ep_size 2: llama-3.1-8b has no experts to deal out", code=4)
+
+
 def test_the_fewest_gpus_keep_the_time_target() -> None:
     """Memory alone needs fewer GPUs than memory and time; each row keeps what it promises."""
     asked = [
@@ -163,14 +175,14 @@ def test_the_fewest_gpus_keep_the_time_target() -> None:
 
 
 def test_one_row_has_one_load_and_one_scope() -> None:
-    """8 replicas: 8 times the users and tokens of one (8 x 54 and 8 x 2,161), at its cost."""
+    """8 replicas: 8 times the users and tokens of one (8 x 54 and 8 x 2,071), at its cost."""
     told = ["--tpot-ms", "30", "--gpu-hour-usd", "2.5"]
     (one,) = rows(*CAPACITY, *told)
     (eight,) = rows(*CAPACITY, "--n-gpus", "8", "--tp-size", "1", *told)
     assert (one["total_sequences"], eight["total_sequences"]) == (54, 432)
     assert eight["admitted_sequences"] == 432
     assert eight["tokens_per_s"] == pytest.approx(8 * one["tokens_per_s"])
-    assert round(eight["tokens_per_s"]) == 17_286
+    assert round(eight["tokens_per_s"]) == 16_567  # 8 x 2,070.9
     assert eight["usd_per_million_tokens"] == pytest.approx(one["usd_per_million_tokens"])
     (tight,) = rows(*CAPACITY, "--tpot-ms", "15")
     assert tight["bound_by"] == "time"
@@ -208,7 +220,10 @@ def test_recurrent_weights_have_no_bound(command: list[str]) -> None:
 
 
 def test_known_weights_are_read_by_times() -> None:
-    """4.6 GiB at 85 % of 1,792 GB/s are 3.24 ms of the step, 14.96 GiB of bf16 10.5 ms."""
+    """4.6 GiB are read in 3.18 ms, 14.96 GiB of bf16 in 10.3; 129 matrices start for 0.52 either way.
+
+    The GPU was not measured: its matrices take the share of the bandwidth that an L40S reaches.
+    """
     asked = [
         "plan",
         "llama-3.1-8b",
@@ -222,10 +237,12 @@ def test_known_weights_are_read_by_times() -> None:
     whole, given = rows(*asked)[0], rows(*asked, "--weights", "4.6 GiB")[0]
     # 1,050,673,152 B of embeddings are looked up, not read: 128,256 x 4,096 x 2 B of 16.06e9.
     share = 1 - 128_256 * 4096 * 2 / (8_030_261_248 * 2)
-    assert given["linear_s"] == pytest.approx(4.6 * 2**30 * share / (0.85 * 1792e9), rel=1e-3)
-    assert given["linear_s"] == pytest.approx(
-        whole["linear_s"] * 4.6 * 2**30 / (8_030_261_248 * 2), rel=1e-3
-    )
+    constants = matrix_model(load_hardware("rtx-5090"), "vllm", "bf16", load_all_hardware())
+    starts = (4 * 32 + 1) * constants.t0_s
+    for row, n_bytes in ((given, 4.6 * 2**30), (whole, 8_030_261_248 * 2)):
+        read = n_bytes * share / constants.bytes_per_s
+        # activations, arithmetic and the walk along the inputs are under 1 % beside it
+        assert row["linear_s"] == pytest.approx(starts + read, rel=0.01)
     hybrid = rows(
         "plan", "nemotron-h-56b", "--gpu", "h200", "--weights", "104 GiB", "--batch-size", "1",
     )[0]  # fmt: skip

@@ -436,7 +436,7 @@ def plan_equations(answer: PlanAnswer, attention: str) -> list[str]:
     at = (row.capacity.context_tokens, load.batch_size, answer.inputs["speculative_tokens"])
     lines += [f"    {line}" for line in step_equations(row.step, load.step, *at)]
     lines.append(
-        f"  tok/s: {load.sequences:,} users / {1e3 * load.tpot_s:.4g} ms = {load.tokens_per_s:,.0f}"
+        f"  tok/s: {users(load.sequences)} / {1e3 * load.tpot_s:.4g} ms = {load.tokens_per_s:,.0f}"
     )
     if load.usd_per_million_tokens is not None:
         price = answer.inputs["gpu_hour_usd"]
