@@ -31,7 +31,7 @@ def step_equations(
         lines.append(_attention(work, kernel, at))
     lines += _matrices(model, step, int(load.tokens))
     lines += _products(model, step)
-    lines += _experts(model, int(load.all_tokens))
+    lines += _experts(model, int(load.expert_tokens))
     lines += _all_reduce(model, int(load.tokens))
     lines += _rest(model, step, int(load.rank_batch))
     return lines
