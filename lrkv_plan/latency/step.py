@@ -200,15 +200,16 @@ def step_time(
     step = attention + matrices + products + experts + small kernels + all-reduces or exchanges +
     step constant + sequences of the rank x sequence constant. Each operation has the form of its
     own module (``kernel``, ``matrix``, ``products``, ``experts``, ``small_kernels``,
-    ``all_reduce``, ``exchange``). An attention rank decodes ceil(B / (dp pp)) sequences; experts
-    see all tokens of the replica; a token passes all pipeline stages one after the other.
+    ``all_reduce``, ``exchange``). The fullest attention rank decodes ceil(B / (dp pp)) sequences;
+    experts see the tokens of all ranks that share them; a token passes all pipeline stages one
+    after the other.
     """
     work = check_is("model", model, StepModel, "step_model").work
     context_tokens = as_amounts("context_tokens", context_tokens)
     batch_size = as_amounts("batch_size", batch_size)
     query_tokens = as_amounts("query_tokens", query_tokens)
     load = loads(model, batch_size, query_tokens)
-    rank_batch, tokens, all_tokens = load.rank_batch, load.tokens, load.all_tokens
+    rank_batch, tokens, expert_tokens = load.rank_batch, load.tokens, load.expert_tokens
     nothing = 0.0 * context_tokens * tokens
     attention, low, high, memory, compute = _summed(
         [
@@ -223,11 +224,11 @@ def step_time(
     )  # fmt: skip
     products = model.product_fixed_s + tokens * model.product_token_s
     small = model.small_fixed_s + tokens * model.small_token_s
-    experts = _experts(model, all_tokens)
+    experts = _experts(model, expert_tokens)
     reduced = _all_reduces(model, tokens)
     exchanged = _exchanges(model, tokens)
     engine = model.engine.step_s + rank_batch * model.engine.sequence_s + model.added_s
-    linear_memory, linear_compute = _resources(model, tokens, all_tokens)
+    linear_memory, linear_compute = _resources(model, tokens, expert_tokens)
     rest = matrices + products + small + experts + exchanged + engine
     fastest, slowest = model.band
     return StepTime(
@@ -256,24 +257,31 @@ def step_time(
 
 @dataclass(frozen=True, kw_only=True)
 class Loads:
-    """What one GPU of a replica works on: sequences of its rank, their tokens, the replica's."""
+    """What the fullest GPU of a replica works on: sequences of its rank, their tokens, and those of
+    all ranks that share its experts.
+    """
 
     rank_batch: Any
     tokens: Any
-    all_tokens: Any
+    expert_tokens: Any
 
 
 def loads(model: StepModel, batch_size: Any, query_tokens: Any = 1) -> Loads:
     """The load of one GPU where the replica decodes ``batch_size`` sequences.
 
-    Pipeline stages work on as many parts of the batch; attention ranks share a stage's part.
+    Pipeline stages work on as many parts of the batch; attention ranks share a stage's part, as
+    evenly as it goes.
     """
     parallel = model.work.parallel
     stage_batch = _ceil_over(batch_size, parallel.pp_size)
     rank_batch = _ceil_over(stage_batch, parallel.dp_size)
+    together = stage_batch
+    if parallel.dp_size > 1:
+        each, sharing = stage_batch // parallel.dp_size, parallel.ranks_per_expert_set
+        together = sharing * each + smaller(stage_batch - parallel.dp_size * each, sharing)
     return Loads(
         rank_batch=rank_batch, tokens=rank_batch * query_tokens,
-        all_tokens=stage_batch * query_tokens,
+        expert_tokens=together * query_tokens,
     )  # fmt: skip
 
 
@@ -331,7 +339,7 @@ def _experts(model: StepModel, tokens: Any) -> Any:
     return total
 
 
-def _resources(model: StepModel, tokens: Any, all_tokens: Any) -> tuple[Any, Any]:
+def _resources(model: StepModel, tokens: Any, expert_tokens: Any) -> tuple[Any, Any]:
     """Memory and compute time of the weights' pass, each alone. [s]"""
     memory: Any = 0.0 * tokens
     compute: Any = 0.0 * tokens
@@ -339,7 +347,7 @@ def _resources(model: StepModel, tokens: Any, all_tokens: Any) -> tuple[Any, Any
         memory = memory + term.layers * (term.memory_s + tokens * term.memory_token_s)
         compute = compute + term.layers * (tokens * term.compute_token_s)
     for work, constants in zip(model.work.linear.experts, model.experts, strict=True):
-        read_s, computed_s = expert_resources(constants, **expert_load(work, all_tokens))
+        read_s, computed_s = expert_resources(constants, **expert_load(work, expert_tokens))
         memory = memory + work.layers * read_s
         compute = compute + work.layers * computed_s
     return memory, compute
@@ -450,7 +458,7 @@ def _assembled(
     products = product_model(hardware, runs, relatives=relatives) if linear.products else None
     reducing = allreduce_model(hardware, layout.tp_size, engine=runs, relatives=relatives)
     exchanging = (
-        _exchanging(hardware, runs, layout.dp_size * layout.tp_size, relatives)
+        _exchanging(hardware, runs, layout.ep_size, relatives)
         if work.n_exchanges else None
     )  # fmt: skip
 
@@ -522,7 +530,7 @@ def unseen_layouts(parallel: Parallelism, hardware: HardwareProfile) -> Iterator
         told = f"context parallelism: each of {parallel.dcp_size} GPUs reads its share of the rows"
         joined = "one more all-reduce a layer joins their outputs"
         yield f"{told}, and {joined}; {wider}", UNSEEN_FACTOR
-    together, link = parallel.tp_size * parallel.dp_size, hardware.link
+    together, link = max(parallel.tp_size, parallel.ep_size), hardware.link
     if link is None or link.n_gpus is None:
         node = max([GPUS_OF_A_NODE, *(entry.n_gpus for entry in hardware.allreduce)])
         if together > node:

@@ -7,15 +7,16 @@ A matrix is named by what it reads. Leaves out sampling and what the engine does
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lrkv_plan.attention.layout import AttentionLayout, WeightMatrix
+from lrkv_plan.attention.layout import WeightMatrix
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError, SpecError
 from lrkv_plan.formats import WeightFormat
 from lrkv_plan.latency.experts import MATRICES
+from lrkv_plan.memory.cache import keeps_context_rows
 from lrkv_plan.memory.exact import check_is, check_model
 from lrkv_plan.memory.weights import parameter_count, refuse_unbounded_weights
 from lrkv_plan.specs.deployment import Parallelism
@@ -193,6 +194,7 @@ def weights_pass(
     # Embedding rows are looked up, not read whole, unless the head reads the same table.
     looked_up = 0.0 if model.tied_embeddings else _head_bytes(model, storage, parallel)
     held = counted.dense_bytes + counted.expert_bytes + looked_up
+    held += _encoder_row_bytes(model, storage, parallel)
     return counted.scaled(weight_bytes / held)
 
 
@@ -200,6 +202,17 @@ def _head_bytes(model: ModelSpec, storage: WeightFormat, parallel: Parallelism) 
     scalars = (model.vocab_size or 0) * model.model_dim
     bits = storage.table_bits("head", model.model_dim)
     return float(scalars * bits / 8 / parallel.tp_size)
+
+
+def _encoder_row_bytes(model: ModelSpec, storage: WeightFormat, parallel: Parallelism) -> float:
+    """Weights that make the rows of cross-attention, once a request and in no step. [bytes]"""
+    total = 0.0
+    for group in model.layers:
+        if group.attention is not None and group.cached_over == "encoder":
+            weights = layout_of(group.attention, model.model_dim).weights
+            idle = [w for w in weights if w.makes_rows and _is_matrix(w)]
+            total += group.count * sum(_stored(w, storage, parallel.tp_size) for w in idle)
+    return total
 
 
 def _pass(
@@ -296,12 +309,11 @@ def _attention_matrices(
         return
     layout = layout_of(group.attention, model.model_dim)
     layout.check_tp_size(parallel.tp_size)
-    reads = dict.fromkeys(
-        w.reads for w in layout.weights_held(reuses_cache=group.reuses_cache)
-        if _is_matrix(w) and w.reads is not None
-    )  # fmt: skip
-    for read in reads:
-        yield _joined(layout, group, str(read), storage, parallel.tp_size)
+    makes_rows = keeps_context_rows(group)
+    run = [w for w in layout.weights_held(reuses_cache=not makes_rows) if _is_matrix(w)]
+    for read in dict.fromkeys(w.reads for w in run if w.reads is not None):
+        same = [w for w in run if w.reads == read]
+        yield _joined(same, group, read, storage, parallel.tp_size)
 
 
 def _is_matrix(weight: WeightMatrix) -> bool:
@@ -309,26 +321,25 @@ def _is_matrix(weight: WeightMatrix) -> bool:
     return weight.cols * weight.copies > 1
 
 
+def _stored(weight: WeightMatrix, storage: WeightFormat, tp_size: int) -> float:
+    """Bytes of an attention weight on one GPU. [bytes]"""
+    bits = storage.matrix_bits("attention", weight.rows, weight.cols)
+    return float(weight.share_per_gpu(tp_size)) * weight.copies * float(bits) / 8
+
+
 def _joined(
-    layout: AttentionLayout, group: LayerGroup, read: str, storage: WeightFormat, tp_size: int
-) -> MatrixWork:
+    weights: Sequence[WeightMatrix], group: LayerGroup, read: str, storage: WeightFormat,
+    tp_size: int,
+) -> MatrixWork:  # fmt: skip
     """Matrices that read the same as one: side by side, or sliced along what they read."""
-    weights = [
-        w for w in layout.weights_held(reuses_cache=group.reuses_cache)
-        if w.reads == read and _is_matrix(w)
-    ]  # fmt: skip
-    n_bytes = sum(
-        float(w.share_per_gpu(tp_size)) * w.copies
-        * storage.matrix_bits("attention", w.rows, w.cols) / 8
-        for w in weights
-    )  # fmt: skip
     inputs: float = weights[0].rows
     outputs: float = sum(float(w.share_per_gpu(tp_size)) * w.cols * w.copies for w in weights)
     if read == "heads":  # every GPU has some heads' outputs: their rows of the matrix, all columns
         share = float(weights[0].share_per_gpu(tp_size))
         inputs, outputs = inputs * share, outputs / share
     return MatrixWork(
-        name=read, inputs=inputs, outputs=outputs, n_bytes=n_bytes,
+        name=read, inputs=inputs, outputs=outputs,
+        n_bytes=sum(_stored(w, storage, tp_size) for w in weights),
         format_name=storage.operand_of("attention"), layers=group.count,
     )  # fmt: skip
 
