@@ -358,7 +358,7 @@ def _distance(entry: KernelConstants, query_heads: int, head_dim: int | None) ->
 
 def _as_model(profile: HardwareProfile, entry: KernelConstants) -> KernelModel:
     held = [n for n in ("t0_s", "beta", "phi") if n not in entry.identified]
-    whose = f"{entry.kernel} in {entry.kv_dtype}"
+    whose = f"{entry.kernel.replace('_', ' ')} in {entry.kv_dtype}"
     notes = [f"{whose}: {', '.join(held)} not identified: held at the prior"] if held else []
     if entry.remark:
         notes.append(f"{whose}: {entry.remark}")

@@ -64,6 +64,8 @@ MOST_RANKS, MOST_CONTEXTS = 17, 9
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _VARIANTS = (("LRKV", plain_low_rank), ("LRKV, keys rotated", rotated_low_rank))
 OWN_ROLE = "own design"
+# Of a time: on an axis of one to three decades, closer than a line is wide.
+LINE_WIDTH = 0.03
 PLANNED, EQUAL = "planned", "equal"  # sizes of a plan and the rank slider; all in the own cache
 
 Strides = tuple[int, int, int, int]
@@ -110,7 +112,7 @@ class GridDesign:
     """A design of the grid: a line of the pictures and a row of the table in its ``sets``.
 
     ``line`` tells lines apart (one design at two sizes is one line), ``style`` its looks. One that
-    ``is_covered`` draws the very points of a design before it.
+    ``is_covered`` draws what a design before it does, closer than a line is wide.
     """
 
     role: str
@@ -515,12 +517,21 @@ def _styled(designs: Sequence[GridDesign], identities: Sequence[str]) -> list[Gr
 
 
 def _is_covered(design: GridDesign, before: Iterable[GridDesign]) -> bool:
-    drawn = ("total_sequences", "step_s")
+    """Whether users are those of an earlier design, and times within ``LINE_WIDTH`` everywhere."""
+    users, steps = (design.measure(key) for key in ("total_sequences", "step_s"))
     return any(
         set(one.sets) & set(design.sets)
-        and all(one.measure(key) == design.measure(key) for key in drawn)
+        and one.measure("total_sequences") == users
+        and _is_near(one.measure("step_s"), steps)
         for one in before
     )
+
+
+def _is_near(one: Measure, other: Measure) -> bool:
+    if (one.strides, one.refused) != (other.strides, other.refused):
+        return False
+    pairs = zip(one.values, other.values, strict=True)
+    return all(abs(theirs - its) <= LINE_WIDTH * its for its, theirs in pairs)
 
 
 def _is_varied(design: GridDesign) -> bool:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lrkv_plan.latency.evidence import STRONGEST_FIRST, evidence, weakest
+from lrkv_plan.latency.exchange import ExchangeModel
+from lrkv_plan.latency.products import ProductModel
+from lrkv_plan.latency.small_kernels import small_kernel_models
 from lrkv_plan.report.screen import GLYPHS, short_bytes
 
 if TYPE_CHECKING:
@@ -103,7 +106,9 @@ def chips_by_term(step: StepModel) -> dict[str, Chip]:
         "matrices": _operations_chip("matrices", step.matrix_models),
         "small kernels": Chip(
             word="borrowed", label="small kernels",
-            lines=("Norms, activations and rotations: times of one GPU for all.",),
+            lines=_sentences(
+                dict.fromkeys(n for one in small_kernel_models().values() for n in one.notes)
+            ),
         ),
         "engine": Chip(
             word="borrowed", label=f"what {step.engine.name} adds to a step",
@@ -111,9 +116,9 @@ def chips_by_term(step: StepModel) -> dict[str, Chip]:
         ),
     }  # fmt: skip
     if step.work.linear.products:
-        lines = _sentences(step.work.assumptions)
-        found["products"] = Chip(
-            word=evidence(step.product_basis), label="products over heads", lines=lines
+        models = [one for one in step.operations if isinstance(one, ProductModel)]
+        found["products"] = _operations_chip(
+            "products over heads", models, basis=step.product_basis, more=step.work.assumptions
         )
     if step.experts:
         found["experts"] = _operations_chip("experts", step.experts)
@@ -122,17 +127,29 @@ def chips_by_term(step: StepModel) -> dict[str, Chip]:
         word = evidence(step.all_reduce_basis)
         found["all-reduce"] = Chip(word=word, label="all-reduce", lines=notes)
     if step.exchange_basis is not None:
-        word = evidence(step.exchange_basis)
-        found["exchange"] = Chip(word=word, label="exchange of experts' tokens", lines=())
+        exchanges = [one for one in step.operations if isinstance(one, ExchangeModel)]
+        found["exchange"] = _operations_chip("exchange of experts' tokens", exchanges)
     kernels = [kernel_chip(kernel) for kernel in step.kernels]
     if kernels:
         found["attention"] = max(kernels, key=lambda chip: STRONGEST_FIRST.index(chip.word))
     return found
 
 
-def _operations_chip(label: str, models: Sequence[OperationModel]) -> Chip:
-    """What the times of one kind of operation rest on, in each format."""
-    word = weakest(one.basis for one in models)
+def _operations_chip(
+    label: str,
+    models: Sequence[OperationModel],
+    *,
+    basis: str | None = None,
+    more: Iterable[str] = (),
+) -> Chip:
+    """What the times of one kind of operation rest on, in each format.
+
+    Parameters
+    ----------
+    basis : that of all together, where it is not the weakest of the models'.
+    more : further sentences.
+    """
+    word = evidence(basis) if basis else weakest(one.basis for one in models)
     lines = [
         f"{one.format or label}: {one.basis.replace('_', ' ')}"
         + (f", {one.lender} on {one.gpu}" if one.gpu else "")
@@ -140,7 +157,7 @@ def _operations_chip(label: str, models: Sequence[OperationModel]) -> Chip:
            else f", error on shapes left out {100 * one.held_out_median_error:.1f} %")
         for one in dict.fromkeys(models)
     ]  # fmt: skip
-    return Chip(word=word, label=label, lines=_sentences(dict.fromkeys(lines)))
+    return Chip(word=word, label=label, lines=_sentences(dict.fromkeys((*lines, *more))))
 
 
 def _sentences(notes: Iterable[str]) -> tuple[str, ...]:

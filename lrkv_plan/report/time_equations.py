@@ -11,7 +11,7 @@ from lrkv_plan.latency.evidence import evidence
 from lrkv_plan.latency.experts import expert_resources, expert_time
 from lrkv_plan.latency.kernel import CHARGES_WORK_UNITS, SUMS, kernel_time
 from lrkv_plan.latency.products import ProductModel, product_time
-from lrkv_plan.latency.small_kernels import small_kernel_time
+from lrkv_plan.latency.small_kernels import small_kernel_models, small_kernel_time
 from lrkv_plan.latency.step import expert_load, loads
 from lrkv_plan.report.screen import GLYPHS, milliseconds, short, significant
 from lrkv_plan.report.tables import count
@@ -220,7 +220,11 @@ def _small_kernels(model: StepModel, step: StepTime, tokens: int) -> Iterator[st
         f"{_rate(float(small_kernel_time(one.kind, tokens, one.width).time_s), 's')}"
         for one in works
     )
-    yield f"small kernels: {calls} = {_ms(step.small_kernels_s)} ms  {GLYPHS['borrowed']} borrowed"
+    measured_on = small_kernel_models()[works[0].kind].gpu
+    yield (
+        f"small kernels: {calls} = {_ms(step.small_kernels_s)} ms  {GLYPHS['borrowed']} borrowed "
+        f"from {measured_on}"
+    )
 
 
 def _all_reduce(model: StepModel, tokens: int) -> Iterator[str]:

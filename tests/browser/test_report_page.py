@@ -366,7 +366,7 @@ def test_a_mark_opens_what_its_number_rests_on(browser: Any, whole_report: Path)
     assert chip.get_attribute("open") is not None
     assert "no public measurement of an LRKV kernel" in chip.text
     own = browser.find_element("css selector", "td[data-design='0'][data-key=step_s] .mark")
-    assert own.accessible_name == "◐ datasheet: weights' pass"
+    assert own.accessible_name == "● measured: grouped kernel, bf16, 2.0 %"
     chips = browser.find_element("class name", "chips")
     assert "measured: grouped kernel, bf16, 2.0 %" in chips.text
     assert "fp8" not in chips.text  # no number on this page rests on it now
