@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from lrkv_plan.errors import SpecError, did_you_mean, shown
+from lrkv_plan.gguf_mixtures import MIXTURES, Shares, mixed_bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +175,8 @@ class WeightFormat:
     A matrix of a part in ``quantised_parts`` takes ``bits_per_scalar`` and ``scale_bits`` (scale
     and zero point) per block of ``block_rows`` input rows (None: all of them) by ``block_cols``
     outputs. Everything else - vectors, embeddings, head, norms, router - takes ``plain_bits``.
-    ``operand`` is the name under which measured kernels know the quantised matrices.
+    ``operand`` is the name under which measured kernels know the quantised matrices. A GGUF
+    ``mixture`` states all its parts, embedding and head among them, instead.
     """
 
     name: str
@@ -185,6 +187,7 @@ class WeightFormat:
     block_cols: int = 1
     plain_bits: int = 16
     quantised_parts: frozenset[str] = frozenset()
+    mixture: Mapping[str, Shares] = field(default_factory=dict, hash=False)
     source: str
 
     @property
@@ -192,7 +195,18 @@ class WeightFormat:
         """The same name for matrices that stay as they are."""
         return "bf16" if self.plain_bits == 16 else "fp32"
 
-    def matrix_bits(self, part: str, rows: int, cols: int) -> int:
+    def operand_of(self, part: str) -> str:
+        """The name under which measured kernels know the matrices of that part."""
+        quantised = part in self.mixture or part in self.quantised_parts
+        return self.operand if quantised else self.plain_operand
+
+    def table_bits(self, part: str, width: int) -> Fraction:
+        """Bits of a scalar of the ``embedding`` or ``head``, ``width`` wide. [bits]"""
+        if not self.mixture:
+            return Fraction(self.plain_bits)
+        return mixed_bits(self.mixture, part, width)
+
+    def matrix_bits(self, part: str, rows: int, cols: int) -> int | Fraction:
         """Bits of a matrix from ``rows`` inputs to ``cols`` outputs in that part. [bits]
 
         Examples
@@ -204,6 +218,8 @@ class WeightFormat:
         """
         if part not in self.quantised_parts or cols == 1:
             return rows * cols * self.plain_bits
+        if self.mixture:
+            return rows * cols * mixed_bits(self.mixture, part, rows)
         n_blocks = -(-rows // (self.block_rows or rows)) * -(-cols // self.block_cols)
         return rows * cols * self.bits_per_scalar + n_blocks * self.scale_bits
 
@@ -248,6 +264,14 @@ _WEIGHT_FORMATS = (
         quantised_parts=MLP_PARTS,
         source="e2m1 with one e8m0 scale per 32 scalars (OCP MX v1.0); attention stays bf16, as "
         "gpt-oss ships it",
+    ),
+    *(
+        WeightFormat(
+            name=name, operand="int8_wo" if name == "q8_0" else "int4_wo",
+            bits_per_scalar=int(name[1]), mixture=mixture, quantised_parts=LINEAR_PARTS,
+            source="block types of ggml, mixed as llama.cpp's quantize does (2026-11)",
+        )
+        for name, mixture in MIXTURES.items()
     ),
 )  # fmt: skip
 WEIGHT_FORMATS = {f.name: f for f in _WEIGHT_FORMATS}

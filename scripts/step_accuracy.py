@@ -27,6 +27,9 @@ from lrkv_plan.calibration.evaluate_steps import (
 )
 
 REASONS = Path(__file__).with_name("step_reasons.yaml")
+ENGINES = Path(__file__).parents[1] / "lrkv_plan" / "latency" / "engine_steps.yaml"
+# A family of runs that many know, batch by batch: title, model, GPU, engine.
+FOCUS = ("DeepSeek-V3 and R1 on H200 with SGLang", "deepseek-v3", "h200", "sglang")
 WORST = 0.20
 SECTIONS = {
     "gpu": "By GPU", "engine": "By engine", "kind": "By design of the model",
@@ -120,6 +123,47 @@ def evidence(rows: list[StepRow]) -> str:
     return table(("rests on", *HEAD), lines)
 
 
+def left_out() -> str:
+    """How well runs are predicted by constants that their group did not take part in."""
+    told = yaml.safe_load(ENGINES.read_text(encoding="utf-8"))["left_out"]
+    return (
+        f"With whole groups left out of every fit ({told['runs']:,} runs): median error "
+        f"{percent(told['median'])}, p90\n{percent(told['p90'])}, median over groups "
+        f"{percent(told['groups'])}; the shipped bands hold {percent(told['in_band'])} of them and "
+        f"are\n{told['band_width']:.2f} wide (upper over lower, median)."
+    )
+
+
+def focus(rows: list[StepRow]) -> str:
+    """The runs of one family, measured beside predicted, by layout and batch."""
+    _, model, gpu, engine = FOCUS
+    found: dict[tuple[str, int], list[StepRow]] = {}
+    for row in rows:
+        named = (row.model, row.gpu, row.engine.partition("@")[0])
+        if named == (model, gpu, engine) and row.predicted_s is not None:
+            found.setdefault((f"{row.layout}", row.batch_size or 0), []).append(row)
+    lines = []
+    for (layout, batch), here in sorted(found.items()):
+        contexts = sorted({row.context_tokens or 0 for row in here})
+        measured = [1e3 * (row.measured_s or 0) for row in here]
+        predicted = [1e3 * (row.predicted_s or 0) for row in here]
+        lines.append((
+            layout, f"{batch:,}", ", ".join(f"{c:,}" for c in contexts), f"{len(here)}",
+            span(measured), span(predicted), f"{median(row.ratio or 0 for row in here):.2f}",
+        ))  # fmt: skip
+    head = (
+        "layout", "batch", "context tokens", "runs", "measured, ms", "predicted, ms",
+        "predicted over measured",
+    )  # fmt: skip
+    return table(head, lines) if lines else "None."
+
+
+def span(values: list[float]) -> str:
+    """The least and the greatest, or the one value."""
+    low, high = f"{min(values):.1f}", f"{max(values):.1f}"
+    return low if low == high else f"{low} to {high}"
+
+
 def page(rows: list[StepRow], known: list[Reason]) -> str:
     """The page."""
     groups = [g for g in step_groups(rows, "group") if g.median_error is not None]
@@ -151,6 +195,8 @@ reads [your own runs](measuring.md#is-it-right-for-my-engine).
 Over the {len(groups)} groups that are predicted: median of their medians {percent(middle)}, of
 their p90 {percent(tail)}; {bad} groups are above {bound}.
 
+{left_out()}
+
 ## By evidence
 
 The weakest evidence among terms over a tenth of the step's time.
@@ -158,6 +204,10 @@ The weakest evidence among terms over a tenth of the step's time.
 {evidence(rows)}
 
 {sections}
+
+## {FOCUS[0]}
+
+{focus(rows)}
 
 ## Groups above {bound}
 

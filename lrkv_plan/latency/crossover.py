@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.attention.spec import divisors_of
 from lrkv_plan.errors import PlacementError, UsageError, did_you_mean
+from lrkv_plan.latency.kernel import CHARGES_WORK_UNITS
 from lrkv_plan.latency.step import StepModel, StepTime, loads, step_model, step_time
 from lrkv_plan.memory.exact import one_count
 from lrkv_plan.specs.deployment import EngineName, Parallelism
@@ -71,22 +72,24 @@ def context_breakpoints(
 ) -> set[int]:
     """Contexts around which a step time is not linear. [tokens]
 
-    Full windows; each layer's ridge, where traffic takes as long as arithmetic; and where its
-    kernel's bound of short calls meets either side of the ridge.
+    Full windows and selections; each layer's ridge, where traffic takes as long as arithmetic; and
+    where its kernel's bound of short calls meets either side of the ridge.
     """
     places: set[int] = set()
     for model in models:
         batch = int(loads(model, batch_size, query_tokens).rank_batch)
         for layer, kernel in zip(model.work.attention, model.kernels, strict=True):
-            if layer.window_tokens is not None:
-                places.add(layer.window_tokens)
-            places |= _bends(layer, kernel, batch, query_tokens)
+            places |= _bends(replace(layer, window_tokens=None), kernel, 0, batch, query_tokens)
+            if (full := layer.window_tokens) is not None:
+                # Beyond it only the keys of an index grow.
+                places |= {full} | _bends(layer, kernel, full, batch, query_tokens)
+            places |= _idle_rows(layer, kernel, batch)
     return places
 
 
 @dataclass(frozen=True)
 class _Line:
-    """intercept + slope R, in seconds of one call over R rows."""
+    """intercept + slope T, in seconds of one call at context T."""
 
     intercept: float
     slope: float
@@ -98,35 +101,51 @@ class _Line:
         return _Line(self.intercept * factor, self.slope * factor)
 
 
-def _bends(layer: AttentionWork, kernel: KernelModel, batch: int, query: int) -> set[int]:
-    """Rows at which two of the lines that make up a kernel's time cross."""
-    no_window = replace(layer, window_tokens=None)
-    moved = _line(no_window.n_bytes, batch, query)
-    worked = _line(no_window.n_flops, batch, query).times(1 / kernel.flops_per_s)
+def _bends(
+    layer: AttentionWork, kernel: KernelModel, start: int, batch: int, query: int
+) -> set[int]:
+    """Contexts from ``start`` on at which two of the lines of a kernel's time cross."""
+
+    def line(amount: Callable[[Any], Any]) -> _Line:
+        first, last = float(amount(start)), float(amount(start + _SPAN))
+        slope = (last - first) / _SPAN
+        return _Line(first - slope * start, slope)
+
+    constants_of = kernel.constants_of or kernel.kernel
+    moved = line(lambda t: layer.n_bytes(t, batch, query))
+    worked = line(lambda t: layer.n_flops(t, batch, query)).times(1 / kernel.flops_per_s)
+    units = line(lambda t: layer.n_units(t, batch, constants_of))
     memory = moved.times(1 / kernel.bytes_per_s)
     pairs = [(memory, worked)]
     if kernel.short is not None:
-        short, constants_of = kernel.short, kernel.constants_of or kernel.kernel
-        units = _line(lambda r, b, _: no_window.n_units(r, b, constants_of), batch, query)
+        short = kernel.short
         few = _Line(short.t0_s, 0.0) + moved.times(1 / short.bytes_per_s) + worked
         few += units.times(short.work_unit_s)
-        start = _Line(kernel.t0_s, 0.0) + units.times(kernel.work_unit_s)
-        pairs += [(start + memory, few), (start + worked, few)]
+        charged = kernel.work_unit_s if kernel.form in CHARGES_WORK_UNITS else 0.0
+        call = _Line(kernel.t0_s, 0.0) + units.times(charged)
+        pairs += [(call + memory, few), (call + worked, few)]
     crossings = (
         (other.intercept - one.intercept) / (one.slope - other.slope)
         for one, other in pairs
         if one.slope != other.slope
     )
-    return {int(rows) for rows in crossings if 0 < rows < MOST_ROWS}
+    return {int(place) for place in crossings if start < place < MOST_CONTEXT}
 
 
-MOST_ROWS = 2**53  # beyond any context; whole numbers in a float up to there
+_SPAN = 2**20  # tokens between the two points of a line: slopes lose no digits
+MOST_CONTEXT = 2**53  # beyond any context; whole numbers in a float up to there
+MOST_IDLE_ROWS = 1024
 
 
-def _line(amount: Callable[[Any, Any, Any], Any], batch: int, query: int) -> _Line:
-    """An amount that is linear in rows."""
-    none, one = float(amount(0, batch, query)), float(amount(1, batch, query))
-    return _Line(none, one - none)
+def _idle_rows(layer: AttentionWork, kernel: KernelModel, batch: int) -> set[int]:
+    """Rows too few to fill a GPU, where a kernel rebuilds them one by one: no lines at all there.
+
+    Up to ``MOST_IDLE_ROWS``; measured kernels fill a GPU with a row or two.
+    """
+    units = float(layer.n_units(1, batch, kernel.constants_of or kernel.kernel))
+    if kernel.form != "no_split" or layer.n_units(2, batch, kernel.constants_of) == units:
+        return set()
+    return set(range(1, min(int(kernel.full_work_units / units) + 1, MOST_IDLE_ROWS) + 1))
 
 
 def sign_changes(

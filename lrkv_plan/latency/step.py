@@ -6,16 +6,17 @@ prefill that is mixed in, and waiting for a slower rank.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import SpecError
 from lrkv_plan.formats import storage_format
-from lrkv_plan.latency.all_reduce import allreduce_model, allreduce_time
+from lrkv_plan.latency.all_reduce import allreduce_model, allreduce_time, domains_of
 from lrkv_plan.latency.engine_step import EngineStep, engine_step
 from lrkv_plan.latency.evidence import weakest
-from lrkv_plan.latency.exchange import exchange_model, exchange_time
+from lrkv_plan.latency.exchange import ExchangeModel, exchange_model, exchange_time
 from lrkv_plan.latency.experts import (
     ExpertModel,
     active_experts,
@@ -199,15 +200,16 @@ def step_time(
     step = attention + matrices + products + experts + small kernels + all-reduces or exchanges +
     step constant + sequences of the rank x sequence constant. Each operation has the form of its
     own module (``kernel``, ``matrix``, ``products``, ``experts``, ``small_kernels``,
-    ``all_reduce``, ``exchange``). An attention rank decodes ceil(B / (dp pp)) sequences; experts
-    see all tokens of the replica; a token passes all pipeline stages one after the other.
+    ``all_reduce``, ``exchange``). The fullest attention rank decodes ceil(B / (dp pp)) sequences;
+    experts see the tokens of all ranks that share them; a token passes all pipeline stages one
+    after the other.
     """
     work = check_is("model", model, StepModel, "step_model").work
     context_tokens = as_amounts("context_tokens", context_tokens)
     batch_size = as_amounts("batch_size", batch_size)
     query_tokens = as_amounts("query_tokens", query_tokens)
     load = loads(model, batch_size, query_tokens)
-    rank_batch, tokens, all_tokens = load.rank_batch, load.tokens, load.all_tokens
+    rank_batch, tokens, expert_tokens = load.rank_batch, load.tokens, load.expert_tokens
     nothing = 0.0 * context_tokens * tokens
     attention, low, high, memory, compute = _summed(
         [
@@ -222,11 +224,11 @@ def step_time(
     )  # fmt: skip
     products = model.product_fixed_s + tokens * model.product_token_s
     small = model.small_fixed_s + tokens * model.small_token_s
-    experts = _experts(model, all_tokens)
+    experts = _experts(model, expert_tokens)
     reduced = _all_reduces(model, tokens)
     exchanged = _exchanges(model, tokens)
     engine = model.engine.step_s + rank_batch * model.engine.sequence_s + model.added_s
-    linear_memory, linear_compute = _resources(model, tokens, all_tokens)
+    linear_memory, linear_compute = _resources(model, tokens, expert_tokens)
     rest = matrices + products + small + experts + exchanged + engine
     fastest, slowest = model.band
     return StepTime(
@@ -255,24 +257,31 @@ def step_time(
 
 @dataclass(frozen=True, kw_only=True)
 class Loads:
-    """What one GPU of a replica works on: sequences of its rank, their tokens, the replica's."""
+    """What the fullest GPU of a replica works on: sequences of its rank, their tokens, and those of
+    all ranks that share its experts.
+    """
 
     rank_batch: Any
     tokens: Any
-    all_tokens: Any
+    expert_tokens: Any
 
 
 def loads(model: StepModel, batch_size: Any, query_tokens: Any = 1) -> Loads:
     """The load of one GPU where the replica decodes ``batch_size`` sequences.
 
-    Pipeline stages work on as many parts of the batch; attention ranks share a stage's part.
+    Pipeline stages work on as many parts of the batch; attention ranks share a stage's part, as
+    evenly as it goes.
     """
     parallel = model.work.parallel
     stage_batch = _ceil_over(batch_size, parallel.pp_size)
     rank_batch = _ceil_over(stage_batch, parallel.dp_size)
+    together = stage_batch
+    if parallel.dp_size > 1:
+        each, sharing = stage_batch // parallel.dp_size, parallel.ranks_per_expert_set
+        together = sharing * each + smaller(stage_batch - parallel.dp_size * each, sharing)
     return Loads(
         rank_batch=rank_batch, tokens=rank_batch * query_tokens,
-        all_tokens=stage_batch * query_tokens,
+        expert_tokens=together * query_tokens,
     )  # fmt: skip
 
 
@@ -330,7 +339,7 @@ def _experts(model: StepModel, tokens: Any) -> Any:
     return total
 
 
-def _resources(model: StepModel, tokens: Any, all_tokens: Any) -> tuple[Any, Any]:
+def _resources(model: StepModel, tokens: Any, expert_tokens: Any) -> tuple[Any, Any]:
     """Memory and compute time of the weights' pass, each alone. [s]"""
     memory: Any = 0.0 * tokens
     compute: Any = 0.0 * tokens
@@ -338,7 +347,7 @@ def _resources(model: StepModel, tokens: Any, all_tokens: Any) -> tuple[Any, Any
         memory = memory + term.layers * (term.memory_s + tokens * term.memory_token_s)
         compute = compute + term.layers * (tokens * term.compute_token_s)
     for work, constants in zip(model.work.linear.experts, model.experts, strict=True):
-        read_s, computed_s = expert_resources(constants, **expert_load(work, all_tokens))
+        read_s, computed_s = expert_resources(constants, **expert_load(work, expert_tokens))
         memory = memory + work.layers * read_s
         compute = compute + work.layers * computed_s
     return memory, compute
@@ -449,7 +458,7 @@ def _assembled(
     products = product_model(hardware, runs, relatives=relatives) if linear.products else None
     reducing = allreduce_model(hardware, layout.tp_size, engine=runs, relatives=relatives)
     exchanging = (
-        exchange_model(hardware, runs, layout.dp_size * layout.tp_size, relatives=relatives)
+        _exchanging(hardware, runs, layout.ep_size, relatives)
         if work.n_exchanges else None
     )  # fmt: skip
 
@@ -470,11 +479,11 @@ def _assembled(
     used: list[OperationModel] = [*models.values(), *dict.fromkeys(experts)]
     used += [one for one in (products, exchanging) if one is not None]
     many = layout.tp_size > 1
-    unseen = tuple(unseen_layouts(layout, hardware))
-    factor = UNSEEN_FACTOR ** len(unseen)
+    unseen = dict(unseen_layouts(layout, hardware))
+    faster, slower_end = UNSEEN_FACTOR ** len(unseen), math.prod(unseen.values())
     rests_on = weakest(one.basis for one in (*models.values(), *experts))
     band = engine.band(rests_on, has_whole_step=beyond is not None)
-    remarks = (*_remarks(kernels, used, reducing if many else None, work), *unseen)
+    remarks = (*_remarks(kernels, used, reducing if many else None, work), *unseen.keys())
     return StepModel(
         work=work,
         kernels=kernels,
@@ -498,36 +507,47 @@ def _assembled(
         matrix_models=tuple(models.values()),
         product_basis="measured" if products is None else _product_basis(linear, products.basis),
         operations=tuple(used),
-        band=(band[0] / factor, band[1] * factor),
+        band=(band[0] / faster, band[1] * slower_end),
         remarks=tuple(dict.fromkeys(remarks)),
     )
 
 
 # Layouts of which public runs show a handful or none: factor on both ends of the band, for each.
 UNSEEN_FACTOR = 1.5
+# At the slow end over several servers: DeepSeek-V3 at TP 16 on 2 x 8 H100 took 23.2 and 31.2 ms
+# (tenstorrent/tt-inference-server#356), 2.0 and 2.7 times what is predicted.
+SEVERAL_SERVERS_FACTOR = 2.5
 GPUS_OF_A_NODE = 8  # at least; a larger group is one node where its all-reduce was measured
 
 
-def unseen_layouts(parallel: Parallelism, hardware: HardwareProfile) -> Iterator[str]:
-    """What of a layout no measured step stands for, a sentence each."""
+def unseen_layouts(parallel: Parallelism, hardware: HardwareProfile) -> Iterator[tuple[str, float]]:
+    """What of a layout no measured step stands for: a sentence, and a factor at the slow end."""
     wider = "no measured step stands for it, so the band is wider"
     if parallel.pp_size > 1:
-        yield (
-            f"pipeline stages: a token passes all {parallel.pp_size} in turn and hand-overs take "
-            f"no time; {wider}"
-        )
+        told = f"pipeline stages: a token passes all {parallel.pp_size} in turn"
+        yield f"{told} and hand-overs take no time; {wider}", UNSEEN_FACTOR
     if parallel.dcp_size > 1:
-        yield (
-            f"context parallelism: each of {parallel.dcp_size} GPUs reads its share of the rows, "
-            f"and one more all-reduce a layer joins their outputs; {wider}"
-        )
-    together = parallel.tp_size * parallel.dp_size
-    node = max([GPUS_OF_A_NODE, *(entry.n_gpus for entry in hardware.allreduce)])
-    if together > node:
-        yield (
-            f"{together} GPUs exchange in a step as if on one node of {hardware.name}, at the rate "
-            f"of its link; {wider}"
-        )
+        told = f"context parallelism: each of {parallel.dcp_size} GPUs reads its share of the rows"
+        joined = "one more all-reduce a layer joins their outputs"
+        yield f"{told}, and {joined}; {wider}", UNSEEN_FACTOR
+    together, link = max(parallel.tp_size, parallel.ep_size), hardware.link
+    if link is None or link.n_gpus is None:
+        node = max([GPUS_OF_A_NODE, *(entry.n_gpus for entry in hardware.allreduce)])
+        if together > node:
+            told = f"{together} GPUs exchange in a step as if on one node of {hardware.name}"
+            yield f"{told}, at the rate of its link; {wider}", UNSEEN_FACTOR
+    elif together > link.n_gpus:
+        n_domains = math.ceil(together / link.n_gpus)
+        over = "its link, for want of a network" if link.beyond is None else link.beyond.name
+        told = f"{together} GPUs are {n_domains} domains of {link.n_gpus} {hardware.name}"
+        yield f"{told}, which exchange over {over}; {wider}", SEVERAL_SERVERS_FACTOR
+
+
+def _exchanging(
+    hardware: HardwareProfile, engine: str, ranks: int, relatives: Sequence[HardwareProfile]
+) -> ExchangeModel:
+    nodes = domains_of(hardware, ranks)
+    return exchange_model(hardware, engine, ranks, nodes=nodes, relatives=relatives)
 
 
 def launches(work: StepWork) -> int:

@@ -7,15 +7,16 @@ A matrix is named by what it reads. Leaves out sampling and what the engine does
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lrkv_plan.attention.layout import AttentionLayout, WeightMatrix
+from lrkv_plan.attention.layout import WeightMatrix
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError, SpecError
 from lrkv_plan.formats import WeightFormat
 from lrkv_plan.latency.experts import MATRICES
+from lrkv_plan.memory.cache import keeps_context_rows
 from lrkv_plan.memory.exact import check_is, check_model
 from lrkv_plan.memory.weights import parameter_count, refuse_unbounded_weights
 from lrkv_plan.specs.deployment import Parallelism
@@ -193,12 +194,25 @@ def weights_pass(
     # Embedding rows are looked up, not read whole, unless the head reads the same table.
     looked_up = 0.0 if model.tied_embeddings else _head_bytes(model, storage, parallel)
     held = counted.dense_bytes + counted.expert_bytes + looked_up
+    held += _encoder_row_bytes(model, storage, parallel)
     return counted.scaled(weight_bytes / held)
 
 
 def _head_bytes(model: ModelSpec, storage: WeightFormat, parallel: Parallelism) -> float:
     scalars = (model.vocab_size or 0) * model.model_dim
-    return scalars * storage.plain_bits / 8 / parallel.tp_size
+    bits = storage.table_bits("head", model.model_dim)
+    return float(scalars * bits / 8 / parallel.tp_size)
+
+
+def _encoder_row_bytes(model: ModelSpec, storage: WeightFormat, parallel: Parallelism) -> float:
+    """Weights that make the rows of cross-attention, once a request and in no step. [bytes]"""
+    total = 0.0
+    for group in model.layers:
+        if group.attention is not None and group.cached_over == "encoder":
+            weights = layout_of(group.attention, model.model_dim).weights
+            idle = [w for w in weights if w.makes_rows and _is_matrix(w)]
+            total += group.count * sum(_stored(w, storage, parallel.tp_size) for w in idle)
+    return total
 
 
 def _pass(
@@ -287,11 +301,6 @@ def _gathered(small: list[SmallWork]) -> tuple[SmallWork, ...]:
     return tuple(SmallWork(kind=k, width=w, calls=n) for (k, w), n in found.items())
 
 
-def _operand(storage: WeightFormat, part: str) -> str:
-    """How kernels name the format of a part's matrices."""
-    return storage.operand if part in storage.quantised_parts else storage.plain_operand
-
-
 def _attention_matrices(
     model: ModelSpec, group: LayerGroup, storage: WeightFormat, parallel: Parallelism
 ) -> Iterator[MatrixWork]:
@@ -300,12 +309,11 @@ def _attention_matrices(
         return
     layout = layout_of(group.attention, model.model_dim)
     layout.check_tp_size(parallel.tp_size)
-    reads = dict.fromkeys(
-        w.reads for w in layout.weights_held(reuses_cache=group.reuses_cache)
-        if _is_matrix(w) and w.reads is not None
-    )  # fmt: skip
-    for read in reads:
-        yield _joined(layout, group, str(read), storage, parallel.tp_size)
+    makes_rows = keeps_context_rows(group)
+    run = [w for w in layout.weights_held(reuses_cache=not makes_rows) if _is_matrix(w)]
+    for read in dict.fromkeys(w.reads for w in run if w.reads is not None):
+        same = [w for w in run if w.reads == read]
+        yield _joined(same, group, read, storage, parallel.tp_size)
 
 
 def _is_matrix(weight: WeightMatrix) -> bool:
@@ -313,27 +321,26 @@ def _is_matrix(weight: WeightMatrix) -> bool:
     return weight.cols * weight.copies > 1
 
 
+def _stored(weight: WeightMatrix, storage: WeightFormat, tp_size: int) -> float:
+    """Bytes of an attention weight on one GPU. [bytes]"""
+    bits = storage.matrix_bits("attention", weight.rows, weight.cols)
+    return float(weight.share_per_gpu(tp_size)) * weight.copies * float(bits) / 8
+
+
 def _joined(
-    layout: AttentionLayout, group: LayerGroup, read: str, storage: WeightFormat, tp_size: int
-) -> MatrixWork:
+    weights: Sequence[WeightMatrix], group: LayerGroup, read: str, storage: WeightFormat,
+    tp_size: int,
+) -> MatrixWork:  # fmt: skip
     """Matrices that read the same as one: side by side, or sliced along what they read."""
-    weights = [
-        w for w in layout.weights_held(reuses_cache=group.reuses_cache)
-        if w.reads == read and _is_matrix(w)
-    ]  # fmt: skip
-    n_bytes = sum(
-        float(w.share_per_gpu(tp_size)) * w.copies
-        * storage.matrix_bits("attention", w.rows, w.cols) / 8
-        for w in weights
-    )  # fmt: skip
     inputs: float = weights[0].rows
     outputs: float = sum(float(w.share_per_gpu(tp_size)) * w.cols * w.copies for w in weights)
     if read == "heads":  # every GPU has some heads' outputs: their rows of the matrix, all columns
         share = float(weights[0].share_per_gpu(tp_size))
         inputs, outputs = inputs * share, outputs / share
     return MatrixWork(
-        name=read, inputs=inputs, outputs=outputs, n_bytes=n_bytes,
-        format_name=_operand(storage, "attention"), layers=group.count,
+        name=read, inputs=inputs, outputs=outputs,
+        n_bytes=sum(_stored(w, storage, tp_size) for w in weights),
+        format_name=storage.operand_of("attention"), layers=group.count,
     )  # fmt: skip
 
 
@@ -396,19 +403,19 @@ def _mlp(
             f"{parallel.tp_size} GPUs; allowed: its divisors"
         )
     here, n_inputs = width // parallel.tp_size, 2 if block.gated else 1
-    shared: dict[str, Any] = {"format_name": _operand(storage, part), "layers": group.count}
+    shared: dict[str, Any] = {"format_name": storage.operand_of(part), "layers": group.count}
     yield MatrixWork(
         name="gate_up" if block.gated else "up",
         inputs=model.model_dim,
         outputs=n_inputs * here,
-        n_bytes=n_inputs * storage.matrix_bits(part, model.model_dim, here) / 8,
+        n_bytes=float(n_inputs * storage.matrix_bits(part, model.model_dim, here) / 8),
         **shared,
     )
     yield MatrixWork(
         name="down",
         inputs=here,
         outputs=model.model_dim,
-        n_bytes=storage.matrix_bits(part, here, model.model_dim) / 8,
+        n_bytes=float(storage.matrix_bits(part, here, model.model_dim) / 8),
         **shared,
     )
 
@@ -433,9 +440,9 @@ def _experts(
         experts_per_token=block.experts_per_token,
         model_dim=model.model_dim,
         width=width,
-        bytes_per_expert=bits / 8,
+        bytes_per_expert=float(bits / 8),
         ep_size=ep_size,
-        format_name=_operand(storage, "experts"),
+        format_name=storage.operand_of("experts"),
         layers=group.count,
     )
 
@@ -477,5 +484,6 @@ def _head(model: ModelSpec, storage: WeightFormat, parallel: Parallelism) -> Ite
         return
     yield MatrixWork(
         name="vocabulary", inputs=model.model_dim, outputs=model.vocab_size / parallel.tp_size,
-        n_bytes=_head_bytes(model, storage, parallel), format_name=storage.plain_operand, layers=1,
+        n_bytes=_head_bytes(model, storage, parallel),
+        format_name=storage.operand_of("head"), layers=1,
     )  # fmt: skip

@@ -16,9 +16,9 @@ from lrkv_plan.attention.registry import kernel_of, layout_of
 from lrkv_plan.errors import UsageError, did_you_mean, shown
 from lrkv_plan.formats import StorageFormat, storage_format
 from lrkv_plan.latency.weights_pass import WeightsPass, weights_pass
-from lrkv_plan.memory.cache import fixed_bytes_per_gpu
+from lrkv_plan.memory.cache import fixed_bytes_per_gpu, keeps_context_rows
 from lrkv_plan.memory.exact import check_is, check_model, is_array, one_count
-from lrkv_plan.specs.deployment import Parallelism
+from lrkv_plan.specs.deployment import Parallelism, pipeline_stages
 from lrkv_plan.specs.model import ExpertFeedForward, LayerGroup, ModelSpec
 from lrkv_plan.units import FLOPS_PER_MULTIPLY_ADD
 
@@ -29,11 +29,12 @@ ACTIVATION_BYTES = 2
 class AttentionWork:
     """``layers`` equal layers on one GPU; all figures are of one layer.
 
-    With R = min(T, window) rows: reads B (R row_read_bytes + fixed_bytes) + call_bytes, writes
-    B q token_write_bytes, computes B R (q row_flops + expand_row_flops) + B q token_flops.
-    ``fixed_rows`` replaces R for cross-attention. ``call_bytes`` and ``token_flops`` are of maps
-    that the kernel does itself. A sparse layer reads ``index_row_bytes`` of all T tokens and then
-    R = min(T, selected) rows.
+    With R = min(T, window_tokens) rows: reads B (R row_read_bytes + T index_row_bytes +
+    fixed_bytes) + call_bytes, writes B q token_write_bytes, computes
+    B R (q row_flops + expand_row_flops) + B q token_flops. ``window_tokens`` are the rows of a
+    window or those that a sparse layer selects by its index; ``fixed_rows`` replaces R for
+    cross-attention, which writes none. ``call_bytes`` and ``token_flops`` are of maps that the
+    kernel does itself.
     """
 
     path: str
@@ -156,6 +157,7 @@ def _dealt_out(work: AttentionWork, dcp_size: int) -> AttentionWork:
     return replace(
         work,
         row_read_bytes=work.row_read_bytes / dcp_size,
+        index_row_bytes=work.index_row_bytes / dcp_size,
         token_write_bytes=work.token_write_bytes / dcp_size,
     )
 
@@ -192,13 +194,13 @@ def _layer_work(
         head_dim=cached[0][0].width,
         row_read_bytes=read,
         index_row_bytes=index,
-        token_write_bytes=0.0 if group.reuses_cache else written + index,
+        token_write_bytes=index + (written if keeps_context_rows(group) else 0.0),
         row_flops=flops * work.per_token,
         expand_row_flops=flops * work.expand_per_token,
         call_bytes=float(ACTIVATION_BYTES * heads * inside),
         token_flops=float(FLOPS_PER_MULTIPLY_ADD * heads * inside),
         rebuilt_row_scalars=work.rebuilt_per_token / tp_size,
-        window_tokens=group.window_tokens or group.selected_tokens,
+        window_tokens=group.most_rows,
         fixed_rows=(model.encoder_tokens or 0) if group.cached_over == "encoder" else None,
     )
 
@@ -240,10 +242,10 @@ def paths_of(model: ModelSpec) -> tuple[str, ...]:
 class StepWork:
     """One decode step of one GPU.
 
-    Each mixer and each feed-forward of tensor-parallel GPUs ends in an all-reduce; with attention
-    ranks each layer of experts exchanges tokens instead. GPUs that deal out a sequence's rows join
-    their partial outputs in one more a layer. ``assumptions`` are those of the decode paths,
-    ``in_kernel_option`` the option of a design whose products they are about.
+    Each mixer and each feed-forward of tensor-parallel GPUs ends in an all-reduce; where attention
+    ranks share experts, each layer of them exchanges tokens instead. GPUs that deal out a
+    sequence's rows join their partial outputs in one more a layer. ``assumptions`` are those of the
+    decode paths, ``in_kernel_option`` the option of a design whose products they are about.
     """
 
     attention: tuple[AttentionWork, ...]
@@ -285,8 +287,9 @@ def step_work(
     check_model("model", model)
     layout = checked_layout(parallel, tp_size)
     blocks = sum(group.count * _n_blocks(group) for group in model.layers)
+    pipeline_stages(model.n_layers, layout.pp_size)  # refuses stages without a layer
     n_exchanges = 0
-    if layout.dp_size > 1:
+    if layout.ranks_per_expert_set > 1:
         n_exchanges = sum(
             group.count for group in model.layers
             if isinstance(group.feed_forward, ExpertFeedForward)

@@ -14,8 +14,8 @@ def attention_multiply_adds(model: ModelSpec, context_tokens: int, query_tokens:
     """Multiply-adds of attention in one decode step of one sequence; one is 2 FLOPs.
 
     Each layer takes the first path of its layout: grouped, absorbed (MLA), factored or
-    rope_expand (LRKV). A windowed layer scans min(T, window) tokens. Projections, softmax and
-    rotations are not counted.
+    rope_expand (LRKV). A windowed layer scans min(T, window) tokens, a sparse one min(T, selected).
+    Projections, softmax, rotations and the scores of a sparse index are not counted.
     """
     check_model("model", model)
     context_tokens = one_count("context_tokens", context_tokens, 0)
@@ -24,7 +24,7 @@ def attention_multiply_adds(model: ModelSpec, context_tokens: int, query_tokens:
         group.count
         * layout_of(group.attention, model.model_dim)
         .work[0]
-        .multiply_adds(min(context_tokens, group.window_tokens or context_tokens), query_tokens)
+        .multiply_adds(min(context_tokens, group.most_rows or context_tokens), query_tokens)
         for group in _scanning(model)
         if group.attention is not None
     )

@@ -468,7 +468,12 @@ def _remarks(model: ModelSpec, storage: WeightFormat) -> tuple[str, ...]:
         remarks.append(f"weights leave out: {'; '.join(model.uncounted_parts)}")
     if storage.quantised_parts:
         parts = ", ".join(sorted(storage.quantised_parts)).replace("_", " ")
-        remarks.append(f"weights in {storage.name}: {parts}; the rest in 16 bit")
+        remarks.append(
+            f"weights in {storage.name}: the usual mixture of block types; --weights takes the "
+            "file's size"
+            if storage.mixture
+            else f"weights in {storage.name}: {parts}; the rest in 16 bit"
+        )
     return tuple(remarks)
 
 
@@ -492,16 +497,19 @@ def _ends_bits(
     bits: Bits = defaultdict(Fraction)
     plain, norm = storage.plain_bits, norm_bits(model, storage)
     rows = math.ceil((model.vocab_size or 0) / parallel.tp_size)
-    table = rows * model.model_dim * plain
+    head = rows * model.model_dim * storage.table_bits("head", model.model_dim)
     norms = model.norms
     if is_first:
+        # A table that serves as head too is stored as the head.
+        part = "head" if model.tied_embeddings else "embedding"
+        table = rows * model.model_dim * storage.table_bits(part, model.model_dim)
         positions = (model.position_embeddings or 0) * model.model_dim * plain
         bits["embeddings"] += table + positions
         bits["norms"] += norm * (norms is not None and norms.embedding)
         bits["extra"] += Fraction((model.extra_params or 0) * plain, parallel.tp_size)
     if is_last:
         is_shared = model.tied_embeddings and is_first
-        bits["head"] += table * (not is_shared) + rows * plain * model.head_bias
+        bits["head"] += head * (not is_shared) + rows * plain * model.head_bias
         bits["norms"] += norm * (norms is not None and norms.final)
     return bits
 

@@ -34,7 +34,7 @@ def step_equations(
         lines.append(_attention(work, kernel, at))
     lines += _matrices(model, step, tokens)
     lines += _products(model, step, tokens)
-    lines += _experts(model, int(load.all_tokens))
+    lines += _experts(model, int(load.expert_tokens))
     lines += _small_kernels(model, step, tokens)
     lines += _all_reduce(model, tokens)
     lines += _exchange(model, step, tokens)

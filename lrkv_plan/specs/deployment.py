@@ -134,6 +134,11 @@ class Parallelism:
         """GPUs that one expert's matrices are sliced over. [GPUs]"""
         return max(1, self.tp_size // self.ep_size)
 
+    @property
+    def ranks_per_expert_set(self) -> int:
+        """Data-parallel copies that share one set of experts, and exchange tokens for it."""
+        return max(1, self.ep_size // self.tp_size)
+
 
 def pipeline_stages(n_layers: int, pp_size: int) -> tuple[range, ...]:
     """The layers that each of ``pp_size`` stages runs, in model order.

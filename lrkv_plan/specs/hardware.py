@@ -109,11 +109,24 @@ class AllReduceConstants(FittedEntry):
 PEAK_NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "int4", "fp4")
 
 
-class Link(Frozen):
-    """GPU-to-GPU link; bandwidth is per direction and per GPU."""
+class Network(Frozen):
+    """What joins domains of GPUs; bandwidth is per direction and per GPU."""
 
     name: Name
     bandwidth_bytes_per_s: BytesPerSecond
+
+
+class Link(Frozen):
+    """GPU-to-GPU link; bandwidth is per direction and per GPU.
+
+    ``n_gpus`` is how many one domain joins (8 of a server, 72 of a rack), ``beyond`` the network
+    between domains; None where not stated.
+    """
+
+    name: Name
+    bandwidth_bytes_per_s: BytesPerSecond
+    n_gpus: Annotated[int, Field(strict=True, ge=2, le=100_000)] | None = None
+    beyond: Network | None = None
 
 
 class HourlyPrice(Frozen):

@@ -140,6 +140,11 @@ class LayerGroup(Frozen):
             raise ValueError("window_tokens and window_kind (sliding or chunked) go together")
         return self
 
+    @property
+    def most_rows(self) -> int | None:
+        """Rows of a sequence that one query attends to at most; None: all. [tokens]"""
+        return min(filter(None, (self.window_tokens, self.selected_tokens)), default=None)
+
 
 def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, dict | Source) else value

@@ -102,9 +102,11 @@ GPU_KEYS = (
     ),
     Key(
         name="link", unit="bytes/s, one way",
-        example="{name: NVLink 4, bandwidth_bytes_per_s: 450 GB/s}",
+        example="{name: NVLink 4, bandwidth_bytes_per_s: 450 GB/s, n_gpus: 8, "
+        "beyond: {name: ConnectX-7, bandwidth_bytes_per_s: 50 GB/s}}",
         decides="The link between GPUs, per GPU and direction (half of what is sold as the sum of "
-        "both). Without it times of several GPUs rest on a measured GPU of the generation.",
+        "both). Without it times of several GPUs rest on a measured GPU of the generation. n_gpus "
+        "is how many one server or rack joins, beyond the network between those.",
     ),
     Key(
         name="board_power_w", unit="W", example="700",

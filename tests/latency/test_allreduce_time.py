@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lrkv_plan import load_hardware
-from lrkv_plan.errors import SpecError, UsageError
+from lrkv_plan.errors import PlacementError, SpecError, UsageError
 from lrkv_plan.latency.all_reduce import (
     DATASHEET_BAND,
     AllReduceModel,
     allreduce_model,
     allreduce_time,
+    domains_of,
 )
 
 ONE_PATH = AllReduceModel(
@@ -60,14 +61,38 @@ def test_every_step_away_from_a_measurement_widens_the_band_and_says_why() -> No
     measured = allreduce_model(h200, 8)
     assert measured.basis == "measured"
     assert measured.held_out_median_error is not None
-    sixteen = allreduce_model(h200, 16)
-    assert (sixteen.basis, sixteen.n_gpus) == ("other_shape", 16)
+    three = allreduce_model(h200, 3)
+    assert (three.basis, three.n_gpus) == ("other_shape", 3)
     borrowed = allreduce_model(h20, 8, relatives=[h200])
     assert borrowed.basis == "generation"
     assert borrowed.band90[0] < measured.band90[0]
     assert borrowed.band90[1] > measured.band90[1]
     alone = allreduce_model(h20, 8)
     assert (alone.basis, alone.band90) == ("datasheet", DATASHEET_BAND)
+
+
+def test_over_two_servers_the_network_is_added_to_the_link() -> None:
+    h200 = load_hardware("h200")
+    inside, across = allreduce_model(h200, 8), allreduce_model(h200, 16)
+    assert (across.n_domains, across.n_inside, across.basis) == (2, 8, "datasheet")
+    # 8 MB: two shots inside a server, then 1 MB of each GPU over 75 % of 50 GB/s; 6.8 us, 7 hops
+    # of 1.08 us and one of 5 there and back.
+    sent = 8e6 * 2 * 7 / 8 / inside.link_bytes_per_s
+    expected = 31.92e-6 + sent + 1e6 / 37.5e9
+    assert allreduce_time(across, 8e6).time_s == pytest.approx(expected, rel=1e-12)
+    # Four servers: two hops of the network each way, 2 x 3/4 of a share.
+    expected = 41.92e-6 + sent + 1.5e6 / 37.5e9
+    assert allreduce_time(allreduce_model(h200, 32), 8e6).time_s == pytest.approx(expected)
+    assert across.band90[1] > inside.band90[1]
+    assert "ConnectX-7" in across.notes[-1]
+
+
+def test_a_group_fills_its_servers_evenly() -> None:
+    h200, gb300 = load_hardware("h200"), load_hardware("gb300")
+    assert [domains_of(h200, n) for n in (1, 8, 10, 16, 24)] == [1, 1, 2, 2, 3]
+    assert (domains_of(gb300, 72), domains_of(load_hardware("mi300x"), 64)) == (1, 1)
+    with pytest.raises(PlacementError, match="9 GPUs of h200 span 2 domains of 8 unevenly"):
+        allreduce_model(h200, 9)
 
 
 def test_without_a_link_there_is_no_answer() -> None:

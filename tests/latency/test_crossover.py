@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lrkv_plan.errors import UsageError
@@ -29,11 +30,15 @@ from lrkv_plan.latency.crossover import (
 )
 from lrkv_plan.latency.experts import ExpertModel
 from lrkv_plan.latency.kernel import KernelModel, ShortCalls
-from lrkv_plan.latency.step import StepModel, step_time, touched
+from lrkv_plan.latency.step import StepModel, step_model, step_time, touched
 from lrkv_plan.latency.weights_pass import ExpertWork
 from lrkv_plan.latency.work import AttentionWork
-from lrkv_plan.loader import load_hardware, load_model
-from lrkv_plan.specs.design import typed_designs
+from lrkv_plan.loader import load_hardware, load_model, load_relatives
+from lrkv_plan.specs.deployment import EngineName
+from lrkv_plan.specs.design import swap_attention, typed_designs
+from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.model import ModelSpec
+from tests.conftest import SOURCE
 from tests.hand_steps import hand_step
 
 N_CASES = 1_000
@@ -85,6 +90,7 @@ def random_model(chance: random.Random) -> StepModel:
             row_flops=chance.uniform(10, 2e6),
             expand_row_flops=chance.choice([0.0, chance.uniform(0, 1e6)]),
             window_tokens=chance.choice([None, None, chance.randint(1, 4000)]),
+            index_row_bytes=chance.choice([0.0, chance.uniform(10, 5000)]),
         )
         for _ in range(chance.randint(1, 3))
     )
@@ -115,6 +121,108 @@ def test_crossovers_agree_with_a_scan_of_every_context() -> None:
         assert found == scan(times, np.arange(1, high + 1)), (pair, batch, query, high)
         n_with_crossing += bool(found[1])
     assert n_with_crossing > N_CASES // 10, "the cases must cover crossings"
+
+
+GPUS = ("h200", "b200", "h100-sxm", "a100-sxm-80gb", "l40s", "mi300x")
+
+
+@functools.cache
+def gpu_and_kin(name: str) -> tuple[HardwareProfile, tuple[HardwareProfile, ...]]:
+    gpu = load_hardware(name)
+    return gpu, tuple(load_relatives([gpu]))
+
+
+def small_sparse() -> ModelSpec:
+    """Two sparse layers and a full one, so that attention is not lost among weights."""
+    latent = {"family": "mla", "n_heads": 16, "latent_dim": 512, "rope_dim": 64, "nope_dim": 128,
+              "v_head_dim": 128}  # fmt: skip
+    block = {"kind": "dense", "hidden_dim": 512, "gated": True}
+    index = [{"name": "index_key", "bytes_per_copy": 132, "sharding": "replicated"}]
+    layers = [
+        {"count": 2, "attention": latent, "index": index, "feed_forward": block},
+        {"count": 1, "attention": latent, "feed_forward": block},
+    ]
+    told = {"name": "small", "source": SOURCE, "model_dim": 512, "vocab_size": 1024}
+    norms = {"per_mixer": 1, "per_feed_forward": 1}
+    return ModelSpec.model_validate(
+        {**told, "norms": norms, "tied_embeddings": True, "layers": layers}
+    )
+
+
+SPARSE = {"deepseek-v3.2": load_model("deepseek-v3.2"), "glm-5": load_model("glm-5"),
+          "small": small_sparse()}  # fmt: skip
+
+
+def selecting(model: ModelSpec, most: int | None, has_index: bool) -> ModelSpec:
+    """The model whose sparse layers select so many rows, by their own index or another's."""
+    layers = tuple(
+        group.model_copy(
+            update={"selected_tokens": most, "index": group.index if has_index else ()}
+        )
+        if group.index else group
+        for group in model.layers
+    )  # fmt: skip
+    return model.model_copy(update={"layers": layers})
+
+
+@st.composite
+def sparse_steps(draw: st.DrawFn) -> tuple[StepModel, StepModel]:
+    """Two designs of one backbone, at least one of them sparse, on one shipped GPU."""
+    base = SPARSE[draw(st.sampled_from(sorted(SPARSE)))]
+    (gpu, kin), tp_size = gpu_and_kin(draw(st.sampled_from(GPUS))), draw(st.sampled_from([1, 8]))
+    kv_dtype = draw(st.sampled_from(["bf16", "fp8", "fp8_ds_mla"]))
+    engine = EngineName(name=draw(st.sampled_from(["vllm", "sglang", "tensorrt_llm"])))
+    most = st.one_of(st.integers(100, 4096), st.sampled_from([512, 2048]))
+    sparse = st.builds(selecting, st.just(base), most, st.booleans())
+    texts = ["gqa:8", "mqa", "lrkv:16", "lrkv:8,position=rope_expand", "mla:128+64", "mla:512+64"]
+    full = st.sampled_from(texts).map(lambda text: swap_attention(base, text))
+    unknown = st.just(selecting(base, None, True))
+    one, other = (
+        step_model(
+            design, gpu, kv_dtype=kv_dtype, weight_dtype="fp8_block", tp_size=tp_size,
+            engine=engine, relatives=kin,
+        )
+        for design in (draw(sparse), draw(st.one_of(sparse, sparse, full, unknown)))
+    )  # fmt: skip
+    return (other, one) if draw(st.booleans()) else (one, other)
+
+
+@settings(max_examples=150)
+@given(sparse_steps(), st.sampled_from([1, 4, 32, 200]), st.sampled_from([1, 1, 3]))
+def test_crossovers_of_sparse_layers_agree_with_a_scan(
+    pair: tuple[StepModel, StepModel], batch: int, query: int
+) -> None:
+    found = context_crossover(pair, high=20_000, batch_size=batch, query_tokens=query)
+    scanned = scanned_crossover(
+        lambda at: tuple(step_time(m, at, batch, query) for m in pair),  # type: ignore[arg-type,return-value]
+        np.arange(1, 20_001),
+    )
+    assert found == scanned  # bands and what they decide as well
+
+
+def test_beyond_its_selection_a_layer_reads_only_index_keys() -> None:
+    # 1,000 B a row up to 2,000 rows and 100 B a key, against 600 B a row: equal at 4,000 tokens,
+    # where 2,000 x 1,000 + 4,000 x 100 B = 4,000 x 600 B.
+    alone = {"layers": 1, "token_write_bytes": 0.0, "row_flops": 0.0}
+    sparse = model(layer(**alone, window_tokens=2000, index_row_bytes=100.0), bytes_per_s=1e9)
+    full = model(layer(**alone, row_read_bytes=600.0), bytes_per_s=1e9)
+    found = context_crossover((sparse, full), high=10**6)
+    assert (found.faster_first, [c.at for c in found.crossings]) == (1, [4001])
+
+
+def test_the_ridge_of_a_full_selection_is_a_bend() -> None:
+    # 100 rows of 2e6 FLOPs take 200 us at 1e12 a second, 2 us each below; their bytes and those of
+    # T keys take 100 + 0.1 T us at 1e9 B/s, longer from T = 1,000 on. The other takes
+    # 155 + 0.05 T us: less than 2 T from 79.5 on, more than 200 from 900 on, and less than
+    # 100 + 0.1 T from 1,100 on.
+    told = {"layers": 1, "token_write_bytes": 0.0, "window_tokens": 100, "index_row_bytes": 100.0}
+    rates = {"bytes_per_s": 1e9, "flops_per_s": 1e12, "dense_bytes": 0.0}
+    sparse = model(layer(**told, row_read_bytes=1000.0, row_flops=2e6), t0_s=0.0, **rates)
+    alone = layer(layers=1, token_write_bytes=0.0, row_read_bytes=50.0, row_flops=0.0)
+    other = model(alone, t0_s=155e-6, **rates)
+    found = context_crossover((sparse, other), high=10**6)
+    assert [c.at for c in found.crossings] == pytest.approx([80, 901, 1101], abs=1)
+    assert [c.faster_after for c in found.crossings] == [1, 0, 1]
 
 
 def test_a_crossing_by_hand() -> None:

@@ -70,6 +70,7 @@ def low_rank(draw: Any, n: int, key: int, value: int) -> Plain:
         "rope_dim": draw(st.sampled_from([8, 64])) if position == "rope_decoupled" else 0,
         "basis_spans_rotary_planes": position == "rope_rank",
         "key_norm": draw(st.sampled_from(["none", "rms_cached"])),
+        "expansion": draw(st.sampled_from(["products", "kernel"])),
         "rank_alignment": draw(st.sampled_from([1, 1, 8, 16, 17])),
     }  # fmt: skip
 
@@ -106,14 +107,27 @@ def feed_forwards(draw: Any) -> Plain:
 
 
 @st.composite
+def selections(draw: Any) -> Plain:
+    """A sparse layer: an index of its own or another's; how many rows it selects may be unknown."""
+    own = draw(st.sampled_from([True, True, False]))
+    few, many = st.integers(1, 4096), st.integers(1, 10**6)
+    told = draw(st.one_of(few, many) if not own else st.one_of(st.none(), few, many))
+    return {
+        "index": draw(fixed_tensors("index")) if own else [], "selected_tokens": told,
+        "reuses_cache": draw(st.sampled_from([False, False, False, True])),
+    }  # fmt: skip
+
+
+@st.composite
 def layer_groups(draw: Any, plain: bool) -> Plain:
     group: Plain = {
         "count": draw(st.integers(1, 6)), "attention": None, "window_tokens": None,
         "reuses_cache": False, "cached_over": "context", "index": [], "state": [],
-        "feed_forward": draw(feed_forwards()),
+        "selected_tokens": None, "feed_forward": draw(feed_forwards()),
     }  # fmt: skip
     kind = "full" if plain else draw(
-        st.sampled_from(["full", "full", "full", "window", "window", "state", "cross", "reuse", "index"])
+        st.sampled_from(["full", "full", "full", "window", "window", "state", "cross", "reuse",
+                         "sparse", "sparse"])
     )  # fmt: skip
     if kind == "state":
         return {**group, "state": draw(fixed_tensors("state"))}
@@ -125,9 +139,21 @@ def layer_groups(draw: Any, plain: bool) -> Plain:
         group |= {"cached_over": "encoder", "feed_forward": None}
     elif kind == "reuse":
         group["reuses_cache"] = True
-    elif kind == "index":
-        group["index"] = draw(fixed_tensors("index"))
+    elif kind == "sparse":
+        group |= draw(selections())
     return group
+
+
+@st.composite
+def layouts(draw: Any) -> Plain:
+    """GPUs that slice layers (tp), stages (pp), attention ranks (dp), and that share experts (ep).
+
+    Experts go to a part of one rank's GPUs, or to all GPUs of some ranks.
+    """
+    tp, dp = draw(GPUS), draw(st.sampled_from([1, 1, 2, 4, 6]))
+    over = [n for n in range(1, tp * dp + 1) if tp * dp % n == 0 and (tp % n == 0 or n % tp == 0)]
+    ep = draw(st.sampled_from([1, *over]))
+    return {"tp": tp, "dp": dp, "ep": ep, "pp": draw(st.sampled_from([1, 1, 2, 3]))}
 
 
 @st.composite

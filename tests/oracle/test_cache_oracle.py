@@ -45,7 +45,7 @@ def as_mha(layers: list[Plain]) -> list[Plain]:
             key = a["nope_dim"] if a["family"] == "mla" else a["head_dim"]
             a = {"family": "mha", "n_heads": a["n_heads"], "n_kv_heads": a["n_heads"],
                  "head_dim": key, "v_head_dim": a["v_head_dim"]}  # fmt: skip
-        swapped.append({**layer, "attention": a, "index": []})
+        swapped.append({**layer, "attention": a, "index": [], "selected_tokens": None})
     return swapped
 
 

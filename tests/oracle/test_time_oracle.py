@@ -28,43 +28,66 @@ from lrkv_plan.latency.work import (
     StepWork,
     attention_work,
     paths_of,
-    step_work,
 )
 from lrkv_plan.memory.arithmetic import arithmetic_ratio_to_mha, attention_multiply_adds
-from lrkv_plan.specs.deployment import Parallelism
+from lrkv_plan.specs.deployment import EngineName, Parallelism
 from lrkv_plan.specs.design import swap_attention, typed_designs
 from lrkv_plan.specs.hardware import HardwareProfile
 from tests.conftest import SOURCE
 from tests.hand_steps import matrix_model
 from tests.oracle import cache_count, pass_count, stage_weights, time_count, weight_count
 from tests.oracle.comparing import COMPARED, agree, spec_of
-from tests.oracle.draws import GPUS, KV_FORMATS, examples, models
+from tests.oracle.draws import GPUS, KV_FORMATS, examples, layouts, models
 from tests.oracle.test_cache_oracle import as_mha, refused
 
 Plain = dict[str, Any]
 REL = 1e-12
 BANDWIDTH, PEAK, LINK = 3.0e12, 1.0e15, 4.0e11
 # What is stated where nothing was measured: t0, shares of bandwidth and peak; all-reduce's own.
-DATASHEET = {"t0_s": 15e-6, "bytes_per_s": 0.85 * BANDWIDTH, "flops_per_s": 0.6 * PEAK}
+DATASHEET = {"t0_s": 15e-6, "bytes_per_s": 0.85 * BANDWIDTH, "flops_per_s": 0.6 * PEAK,
+             "work_unit_s": 0.0}  # fmt: skip
 REDUCING = {"t0_s": 6e-6, "link_bytes_per_s": 0.75 * LINK, "two_shot_s": None}
-# Typical constants of the other operations.
+FP8_PEAK = 2 * PEAK
+# Typical matrices by operand: t0 [us], shares of bandwidth and peak, peak, walk [ns per input].
+_WEIGHT_ONLY = (16, 0.92, 0.75, PEAK, 1.2)
+TYPICAL = {
+    "bf16": (4, 0.83, 0.83, PEAK, 0.15), "fp32": (4, 0.83, 0.83, PEAK, 0.15),
+    "fp8": (6, 0.80, 0.63, FP8_PEAK, 0.75), "sq": (6, 0.80, 0.63, FP8_PEAK, 0.75),
+    "fp8_block": (7, 0.87, 0.62, FP8_PEAK, 1.0), "nvfp4": (5, 0.77, 0.45, FP8_PEAK, 0.7),
+    "mxfp4": (5, 0.77, 0.45, PEAK, 0.7), "int4_wo": _WEIGHT_ONLY,
+}  # fmt: skip
+# Typical constants of all operations but attention and messages.
 WITHOUT_TABLES: Plain = {
     "of_matrices": {
-        "bf16": {"t0_s": 4e-6, "bytes_per_s": 0.83 * BANDWIDTH, "flops_per_s": 0.83 * PEAK,
-                 "tau_s_per_element": 0.15e-9},
+        name: {"t0_s": t0 * 1e-6, "bytes_per_s": beta * BANDWIDTH, "flops_per_s": phi * peak,
+               "tau_s_per_element": walk * 1e-9}
+        for name, (t0, beta, phi, peak, walk) in TYPICAL.items()
     },
     "of_products": {"t0_s": 4.3e-6, "head_s": 1.1e-8 * 3.35e12 / BANDWIDTH, "token_scale": 40.0},
-    "of_experts": {"t0_s": 27e-6, "bytes_per_s": 0.89 * BANDWIDTH, "flops_per_s": 0.18 * PEAK,
-                   "expert_s": 0.0},
+    "of_experts": {
+        name: {"t0_s": 27e-6, "bytes_per_s": 0.89 * BANDWIDTH, "flops_per_s": 0.18 * peak,
+               "expert_s": 0.0}
+        for name, (*_, peak, _) in TYPICAL.items()
+    },
     "of_small": {name: (kind.t0_s, kind.width_s, kind.scalar_s)
                  for name, kind in small_kernel_models().items()},
-    "engine": (engine_step().step_s, engine_step().sequence_s),
 }  # fmt: skip
+
+
+def engine_of(name: str) -> Plain:
+    """The fitted constants of an engine, under the oracle's names."""
+    told = engine_step(EngineName(name=name))
+    return {
+        "step": told.step_s, "each": told.sequence_s, "exchange": told.exchange_s,
+        "index": told.index_layer_s, "overlap": told.overlap_s,
+    }  # fmt: skip
+
+
 GPU = HardwareProfile.model_validate(
     {
         "name": "drawn", "title": "drawn", "vendor": "generic", "generation": "none",
         "mem_capacity_bytes": 80 * 10**9, "mem_bandwidth_bytes_per_s": BANDWIDTH,
-        "peak_flops_per_s": {"bf16": PEAK}, "source": SOURCE,
+        "peak_flops_per_s": {"bf16": PEAK, "fp8": FP8_PEAK}, "source": SOURCE,
         "link": {"name": "wire", "bandwidth_bytes_per_s": LINK},
     }
 )  # fmt: skip
@@ -118,9 +141,7 @@ def test_kernel_forms_agree(
     close("kernel times", call.time_s, exact, form, constants)
 
 
-def rows_of(
-    a: Plain, plain: Plain, layer: Plain, fmt: str, gpus: int, tile: int | None
-) -> dict[str, Any]:
+def rows_of(a: Plain, layer: Plain, fmt: str, gpus: int, tile: int | None) -> dict[str, Any]:
     """What one layer reads and writes per token on one GPU, tensor by tensor."""
     heads, read, written, copies = a["n_heads"] // gpus, Fraction(0), Fraction(0), 0
     for name, width, n, dealt in cache_count.tensors(a):
@@ -131,19 +152,37 @@ def rows_of(
         written += row
         copies = max(copies, here)
     index = cache_count.fixed_bytes(layer["index"], gpus) or 0
+    own = cache_count.keeps_rows(layer) and layer["cached_over"] == "context"
     return {
-        "row_read_bytes": read + index, "n_copies": copies,
-        "token_write_bytes": Fraction(0) if layer["reuses_cache"] else written + index,
+        "row_read_bytes": read, "index_row_bytes": index, "n_copies": copies,
+        "token_write_bytes": index + (written if own else 0),
+        "window_tokens": layer["window_tokens"] or layer["selected_tokens"],
+        "fixed_rows": ENCODER if layer["cached_over"] == "encoder" else None,
     }  # fmt: skip
 
 
-@examples(100)
+ENCODER = 150  # rows of cross-attention
+
+
+def kernel_of_layer(a: Plain, path: str, gpus: int) -> dict[str, Fraction]:
+    """What one layer's kernel computes on one GPU, by row and by token, and the maps it reads."""
+    token, _, rebuild, rebuilt = time_count.scan_work(a, path)
+    sizes = pass_count.maps(a, path) if pass_count.inside(a) else []
+    scalars = a["n_heads"] // gpus * sum(rows * cols for rows, cols in sizes)
+    return {
+        "row_flops": Fraction(2 * token, gpus), "expand_row_flops": Fraction(2 * rebuild, gpus),
+        "rebuilt_row_scalars": Fraction(rebuilt, gpus),
+        "call_bytes": Fraction(2 * scalars), "token_flops": Fraction(2 * scalars),
+    }  # fmt: skip
+
+
+@examples(150)
 @given(models(), GPUS, KV_FORMATS, st.sampled_from([None, 1, 2, 5]), st.booleans())
 def test_attention_work_agrees(
     plain: Plain, gpus: int, fmt: str, tile: int | None, last: bool
 ) -> None:
     assume(not refused(plain["layers"], gpus))
-    model = spec_of(plain)
+    model = spec_of({**plain, "encoder_tokens": ENCODER})
     path = paths_of(model)[-1] if last and paths_of(model) else None
     works = iter(attention_work(model, kv_dtype=fmt, tp_size=gpus, heads_per_tile=tile, path=path))
     for layer in plain["layers"]:
@@ -154,12 +193,13 @@ def test_attention_work_agrees(
         if not a:
             continue
         work = next(works)
-        for name, expected in rows_of(a, plain, layer, fmt, gpus, tile).items():
-            close("attention traffic", getattr(work, name), expected, layer, gpus)
-        token, _, rebuild, rebuilt = time_count.scan_work(a, work.path)
-        close("attention arithmetic", work.row_flops, Fraction(2 * token, gpus), layer)
-        close("attention arithmetic", work.expand_row_flops, Fraction(2 * rebuild, gpus), layer)
-        close("attention arithmetic", work.rebuilt_row_scalars, Fraction(rebuilt, gpus), layer)
+        for name, expected in rows_of(a, layer, fmt, gpus, tile).items():
+            if expected is None:
+                agree("attention traffic", getattr(work, name), None, layer)
+            else:
+                close("attention traffic", getattr(work, name), expected, layer, gpus)
+        for name, count in kernel_of_layer(a, work.path, gpus).items():
+            close("attention arithmetic", getattr(work, name), count, layer, gpus)
     assert next(works, None) is None
 
 
@@ -172,7 +212,7 @@ def test_multiply_adds_agree(plain: Plain, context: int, query: int) -> None:
             a = x["attention"]
             if a and x["cached_over"] == "context":
                 token, step, rebuild, _ = time_count.scan_work(a, path_of(a))
-                rows = min(context, x["window_tokens"] or context)
+                rows = min(context, x["window_tokens"] or x["selected_tokens"] or context)
                 total += x["count"] * (q * (rows * token + step) + rows * rebuild)
         return total
 
@@ -198,58 +238,76 @@ def run(pass_: WeightsPass) -> dict[str, list[Any]]:
         ),
         "products": sorted((p.layers, p.heads, p.rows, p.cols) for p in pass_.products),
         "experts": sorted(
-            (e.layers, e.n_experts, e.experts_per_token, e.width, e.bytes_per_expert)
+            (
+                e.format_name,
+                e.layers,
+                e.n_experts,
+                e.experts_per_token,
+                e.width,
+                e.bytes_per_expert,
+                e.ep_size,
+            )
             for e in pass_.experts
         ),
         "small": sorted((k.kind, k.calls, k.width) for k in pass_.small if k.calls),
     }
 
 
-@examples(80)
-@given(models(), GPUS, st.sampled_from(weight_count.NAMES))
-def test_the_weights_pass_agrees(plain: Plain, gpus: int, fmt: str) -> None:
+def parallel_of(layout: Plain) -> Parallelism:
+    return Parallelism(**{f"{name}_size": size for name, size in layout.items()})
+
+
+def stages_of(plain: Plain, fmt: str, layout: Plain) -> list[dict[str, int]] | None:
+    """Bytes of each stage; None where heads, widths or layers cannot be dealt out."""
+    sizes = layout["tp"], layout["pp"], layout["ep"]
+    return stage_weights.stages(plain, fmt, *sizes, weight_count, cache_count.can_run)
+
+
+@examples(120)
+@given(models(), layouts(), st.sampled_from(weight_count.NAMES))
+def test_the_weights_pass_agrees(plain: Plain, layout: Plain, fmt: str) -> None:
+    layout = {**layout, "pp": 1}  # the pass is that of all stages
+
     def ours(given_bytes: int | None = None) -> WeightsPass:
         return weights_pass(
-            spec_of(plain), weight_dtype=fmt, parallel=Parallelism(tp_size=gpus),
+            spec_of(plain), weight_dtype=fmt, parallel=parallel_of(layout),
             weight_bytes=given_bytes,
         )  # fmt: skip
 
-    held = stage_weights.stages(plain, fmt, gpus, 1, 1, weight_count, cache_count.can_run)
+    held = stages_of(plain, fmt, layout)
     if held is None:
         with pytest.raises((PlacementError, SpecError)):
             ours()
         return
+    exact = pass_count.operations(plain, fmt, layout, path_of, weight_count)
+    known = 3 * sum(held[0].values())
     # Recurrent layers' weights are in no spec: a pass needs the weights' size.
     if any(layer["state"] for layer in plain["layers"]):
         with pytest.raises(SpecError, match="recurrent layers are not counted"):
             ours()
-        return
-    exact = pass_count.operations(plain, fmt, gpus, path_of, weight_count)
+    else:
+        same_operations(ours(), exact, plain)
+    # Known weights are spread as the counted ones: all but looked-up tables and idle experts.
+    same_operations(ours(known), pass_count.scaled(exact, known / exact["held"]), plain)
+
+
+def same_operations(found: WeightsPass, exact: Plain, *about: Any) -> None:
     expected = {
         "matrices": sorted((name, n, k, m, size) for (k, m, size, name), n in exact["matrices"].items()),
         "products": sorted((n, *shape) for shape, n in exact["products"].items()),
-        "experts": sorted((e["layers"], e["n"], e["k"], e["width"], e["bytes"]) for e in exact["experts"]),
+        "experts": sorted((e["operand"], e["layers"], e["n"], e["k"], e["width"], e["bytes"], e["ep"])
+                          for e in exact["experts"]),
         "small": sorted((kind, n, width) for (kind, width), n in exact["small"].items()),
     }  # fmt: skip
-    found = run(ours())
     for kind, several in expected.items():
-        merged = combined(found[kind])
-        agree("number of operations", len(merged), len(combined(several)), kind, plain)
+        merged = combined(run(found)[kind])
+        agree("number of operations", len(merged), len(combined(several)), kind, *about)
         for one, other in zip(merged, combined(several), strict=True):
             COMPARED["weights' pass"] += 1
             assert one[0] == other[0], (kind, one, other)
             assert [float(x) for x in one[1:]] == pytest.approx(
                 [float(x) for x in other[1:]], rel=REL
-            )
-    # Known weights are spread as the counted ones: all but looked-up tables and idle experts.
-    known = 3 * sum(held[0].values())
-    given_pass = ours(known)
-    looked_up = 0 if plain["tied_embeddings"] else Fraction(
-        plain["vocab_size"] * plain["model_dim"] * (4 if fmt == "fp32" else 2), gpus
-    )  # fmt: skip
-    counted = Fraction(ours().dense_bytes) + Fraction(ours().expert_bytes) + looked_up
-    factor = known / counted
-    close("known weights", given_pass.dense_bytes, factor * Fraction(ours().dense_bytes), plain)
+            ), (kind, about)
 
 
 def combined(several: list[Any]) -> list[Any]:
@@ -266,6 +324,8 @@ def combined(several: list[Any]) -> list[Any]:
 LAYERS = st.fixed_dictionaries(
     {
         "layers": st.integers(1, 40), "row_read_bytes": st.floats(10, 50_000),
+        "index_row_bytes": st.sampled_from([0.0, 0.0, 132.0, 20_000.0]),
+        "call_bytes": st.sampled_from([0.0, 1e6]), "token_flops": st.sampled_from([0.0, 1e6]),
         "token_write_bytes": st.sampled_from([0.0, 700.0, 2e6]), "n_copies": st.integers(1, 8),
         "fixed_bytes": st.sampled_from([0.0, 3e5, 5e6]), "row_flops": st.one_of(st.floats(10, 1e4), st.floats(10, 2e6)),
         "expand_row_flops": st.sampled_from([0.0, 1e3, 1e6]),
@@ -286,17 +346,23 @@ def designs(draw: Any) -> Plain:
         short = draw(st.one_of(st.none(), SHORT)) if form in ("base", "per_work_unit") else None
         layers.append({**told, "form": form, "rebuilding": kernel != "grouped", "kernel": kernel,
                        "constants": {**draw(CONSTANTS), "short": short}})  # fmt: skip
-    gpus = draw(st.sampled_from([1, 2, 8]))
+    gpus, ranks = draw(st.sampled_from([1, 2, 8])), draw(st.sampled_from([1, 1, 3, 8]))
+    ep = draw(st.sampled_from([1, gpus, gpus * ranks]))
+    n_experts = draw(st.sampled_from([8, 100]))
     return {
-        "layers": layers, "gpus": gpus,
+        "layers": layers,
+        "layout": {"tp": gpus, "dp": ranks, "ep": ep, "pp": draw(st.sampled_from([1, 1, 2]))},
         "n_all_reduces": 20 if gpus > 1 else 0, "all_reduce_token_bytes": 8192.0,
         "all_reduce": {"t0_s": 4e-6, "link_bytes_per_s": LINK,
                        "two_shot_s": draw(st.sampled_from([None, 9e-6]))},
+        "n_exchanges": 5 if ep > gpus else 0, "exchange": (40e-6, 1.5e-7),
+        "engine": {**engine_of("vllm"), "index": 0.0, "overlap": 0.0},  # of ``step_model``
         **WITHOUT_TABLES, "products": {}, "small": {},
         "matrices": {(draw(st.integers(1, 9000)), draw(st.integers(1, 9000)), draw(st.floats(1e8, 1.01e8)),
                       "bf16"): draw(st.integers(1, 20))},
-        "experts": [{"n": 8, "k": draw(st.integers(1, 8)), "width": 500, "dim": 300, "layers": 5,
-                     "bytes": draw(st.floats(1e6, 1e7))}] * draw(st.integers(0, 1)),
+        "experts": [{"n": n_experts, "k": draw(st.integers(1, 8)), "width": 500, "dim": 300, "layers": 5,
+                     "bytes": draw(st.floats(1e6, 1e7)), "ep": ep, "operand": "fp8"}]
+        * draw(st.integers(0, 1)),
     }  # fmt: skip
 
 
@@ -324,7 +390,7 @@ def product_of(design: Plain) -> StepModel:
         AttentionWork(path="drawn", n_heads=8, **{k: v for k, v in x.items() if k not in own})
         for x in design["layers"]
     )
-    c, gpus = design["all_reduce"], design["gpus"]
+    c, gpus = design["all_reduce"], design["layout"]["tp"]
 
     def reduced(message: Any) -> tuple[Any, Any, Any]:
         from lrkv_plan.latency.all_reduce import AllReduceModel, allreduce_time
@@ -340,18 +406,19 @@ def product_of(design: Plain) -> StepModel:
     experts = tuple(
         ExpertWork(
             n_experts=e["n"], experts_per_token=e["k"], model_dim=e["dim"], width=e["width"],
-            bytes_per_expert=e["bytes"], ep_size=1, format_name="bf16", layers=e["layers"],
+            bytes_per_expert=e["bytes"], ep_size=e["ep"], format_name="fp8", layers=e["layers"],
         )
         for e in design["experts"]
     )  # fmt: skip
-    of_matrix, of_experts = design["of_matrices"]["bf16"], design["of_experts"]
+    of_matrix, of_experts = design["of_matrices"]["bf16"], design["of_experts"]["fp8"]
     expert = ExpertModel(
         **of_experts, engine="drawn", band90=(0.9, 1.2), basis="measured", bits_per_weight=16,
         hot_bytes_per_s=of_experts["bytes_per_s"],
     )  # fmt: skip
-    once_s, each_s = design["engine"]
+    engine, (start, token) = design["engine"], design["exchange"]
     work = StepWork(
-        attention=layers, n_layers=10, model_dim=300, parallel=Parallelism(), n_exchanges=0,
+        attention=layers, n_layers=10, model_dim=300, parallel=parallel_of(design["layout"]),
+        n_exchanges=design["n_exchanges"],
         linear=WeightsPass(matrices=matrices, products=(), experts=experts, small=()),
         n_all_reduces=design["n_all_reduces"], remarks=(),
         all_reduce_token_bytes=design["all_reduce_token_bytes"],
@@ -362,9 +429,14 @@ def product_of(design: Plain) -> StepModel:
         matrices=tuple(matrix_term(one, matrix_model(**of_matrix)) for one in matrices),
         experts=(expert,) * len(experts),
         engine=EngineStep(
-            name="drawn", kernels_of="drawn", step_s=once_s, sequence_s=each_s, exchange_s=0.0
+            name="drawn",
+            kernels_of="drawn",
+            step_s=engine["step"],
+            sequence_s=engine["each"],
+            exchange_s=engine["exchange"],
         ),
         all_reduce=reduced if gpus > 1 else None,
+        exchange=lambda tokens: start + tokens * token,
     )
 
 
@@ -423,27 +495,44 @@ def test_scanned_crossings_agree(
     same_crossings(ours, time_count.crossings(exact, range(1, 101)), one, other, context)
 
 
-def whole_design(plain: Plain, fmt: str, gpus: int) -> Plain | None:
+def whole_design(
+    plain: Plain, kv: str, layout: Plain, *, weights: str = "bf16", engine: str = "vllm",
+    weight_bytes: int | None = None,
+) -> Plain | None:  # fmt: skip
     """The oracle's coefficients of a whole model on the drawn GPU."""
-    stages = stage_weights.stages(plain, "bf16", gpus, 1, 1, weight_count, cache_count.can_run)
-    if stages is None:
+    tp, ep = layout["tp"], layout["ep"]
+    if stages_of(plain, weights, layout) is None:
         return None
-    layers, reduces = [], 0
+    layers, ends, n_experts = [], 0, 0
     for x in plain["layers"]:
-        a = x["attention"]
-        token, _, rebuild, rebuilt = time_count.scan_work(a, path_of(a))
-        layers.append({
-            **rows_of(a, plain, x, fmt, gpus, None), "layers": x["count"], "fixed_bytes": 0,
-            "row_flops": Fraction(2 * token, gpus), "expand_row_flops": Fraction(2 * rebuild, gpus),
-            "rebuilt_row_scalars": Fraction(rebuilt, gpus), "fixed_rows": None, "form": "base",
-            "window_tokens": x["window_tokens"], "rebuilding": False, "constants": DATASHEET | {"work_unit_s": 0.0},
-        })  # fmt: skip
-        reduces += x["count"] * (1 + (x["feed_forward"]["kind"] != "none"))
+        a, block, n = x["attention"], x["feed_forward"] or {"kind": "none"}, x["count"]
+        told = {"layers": n, "form": "base", "rebuilding": False, "constants": DATASHEET}
+        if x["state"]:
+            held = 2 * (cache_count.fixed_bytes(x["state"], tp) or 0)
+            layers.append({**told, **dict.fromkeys(NUMBERS, 0), "n_copies": 1, "fixed_rows": None,
+                           "window_tokens": None, "fixed_bytes": held})  # fmt: skip
+        if a:
+            layers.append({**told, "fixed_bytes": 0, **rows_of(a, x, kv, tp, None),
+                           **kernel_of_layer(a, path_of(a), tp)})  # fmt: skip
+        ends += n * (bool(a or x["state"]) + (block["kind"] != "none"))
+        n_experts += n * (block["kind"] == "experts")
+    found = pass_count.operations(plain, weights, layout, path_of, weight_count)
+    if weight_bytes is not None:
+        found = pass_count.scaled(found, weight_bytes * layout["pp"] / found["held"])
+    exchanged = n_experts if ep > tp else 0
+    # Start, and a token's 16-bit row to and from every other GPU at 40 % of the link.
+    token_s = Fraction(2 * 2 * (ep - 1) * plain["model_dim"]) / Fraction(0.4 * LINK)
     return {
-        "layers": layers, "gpus": gpus, "all_reduce": REDUCING, **WITHOUT_TABLES,
-        **pass_count.operations(plain, "bf16", gpus, path_of, weight_count),
-        "n_all_reduces": reduces if gpus > 1 else 0, "all_reduce_token_bytes": 2 * plain["model_dim"],
+        "layers": layers, "layout": layout, "all_reduce": REDUCING, **WITHOUT_TABLES, **found,
+        "n_all_reduces": ends - exchanged if tp > 1 else 0,
+        "all_reduce_token_bytes": 2 * plain["model_dim"],
+        "n_exchanges": exchanged, "exchange": (40e-6, token_s), "engine": engine_of(engine),
     }  # fmt: skip
+
+
+NUMBERS = ("row_read_bytes", "index_row_bytes", "token_write_bytes", "row_flops",
+           "expand_row_flops", "rebuilt_row_scalars", "call_bytes", "token_flops")  # fmt: skip
+ONE_GPU = {"tp": 1, "dp": 1, "ep": 1, "pp": 1}
 
 
 @st.composite
@@ -491,7 +580,8 @@ def test_comparisons_of_whole_models_agree(
     def exact(value: int) -> tuple[Fraction, Fraction] | None:
         told = {**point, over: value}
         named = [f"lrkv:{value}" if over == "rank" and "lrkv" in t else t for t in texts]
-        found = [whole_design(swapped(plain, t), fmt, told["tp_size"]) for t in named]
+        layout = {**ONE_GPU, "tp": told["tp_size"]}
+        found = [whole_design(swapped(plain, t), fmt, layout) for t in named]
         if found[0] is None or found[1] is None:
             return None
         sizes = told["context_tokens"], told["batch_size"], told["query_tokens"]
@@ -503,25 +593,36 @@ def test_comparisons_of_whole_models_agree(
     same_crossings(ours, time_count.crossings(times.__getitem__, times), plain, texts, over, fmt)
 
 
-@examples(30)
-@given(models(plain=True), GPUS, KV_FORMATS, st.integers(1, 10**6), st.integers(1, 40))
+@examples(250)
+@given(
+    models(), layouts(), KV_FORMATS, st.sampled_from(weight_count.NAMES),
+    st.sampled_from(["vllm", "sglang", "tensorrt_llm", "llama_cpp", "ideal"]),
+    st.integers(1, 10**6), st.integers(1, 100), st.sampled_from([1, 1, 4]),
+    st.one_of(st.none(), st.integers(10**6, 10**10)),
+)  # fmt: skip
 def test_steps_of_whole_models_agree(
-    plain: Plain, gpus: int, fmt: str, context: int, batch: int
-) -> None:
-    design = whole_design(plain, fmt, gpus)
+    plain: Plain, layout: Plain, kv: str, weights: str, engine: str, context: int, batch: int,
+    query: int, weight_bytes: int | None,
+) -> None:  # fmt: skip
+    if any(x["state"] for x in plain["layers"]):
+        weight_bytes = weight_bytes or 10**9
+
+    def ours() -> StepModel:
+        return step_model(
+            spec_of({**plain, "encoder_tokens": ENCODER}), GPU, kv_dtype=kv, weight_dtype=weights,
+            parallel=parallel_of(layout), engine=EngineName(name=engine), weight_bytes=weight_bytes,
+        )  # fmt: skip
+
+    design = None if refused(plain["layers"], layout["tp"]) else whole_design(
+        plain, kv, layout, weights=weights, engine=engine, weight_bytes=weight_bytes
+    )  # fmt: skip
     if design is None:
+        with pytest.raises((PlacementError, SpecError)):
+            ours()
         return
-    ours = step_time(
-        step_model(spec_of(plain), GPU, kv_dtype=fmt, weight_dtype="bf16", tp_size=gpus),
-        context,
-        batch,
-    )
-    close(
-        "steps of whole models",
-        ours.step_s,
-        time_count.step(design, context, batch, 1),
-        plain,
-        gpus,
-    )
-    work = step_work(spec_of(plain), kv_dtype=fmt, tp_size=gpus)
+    time_s = step_time(ours(), context, batch, query).step_s
+    exact = time_count.step(design, context, batch, query)
+    close("steps of whole models", time_s, exact, plain, layout)
+    work = ours().work
     agree("all-reduces", work.n_all_reduces, design["n_all_reduces"], plain)
+    agree("exchanges", work.n_exchanges, design["n_exchanges"], plain)

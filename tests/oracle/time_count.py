@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
 from fractions import Fraction as F
 from functools import cache
+from math import log
 from typing import Any
 
 
@@ -69,19 +70,20 @@ def scan_work(a: dict[str, Any], path: str) -> tuple[int, int, int, int]:
 
 
 def attention(layer: dict[str, Any], context: int, batch: int, query: int) -> F:
-    """All layers of one kind: rows read, tokens written, FLOPs scanned. [s]"""
+    """All layers of one kind: rows and index keys read, tokens written, FLOPs scanned. [s]"""
     rows = layer["fixed_rows"]
     if rows is None:
         rows = min(context, layer["window_tokens"] or context)
-    n_bytes = batch * (rows * F(layer["row_read_bytes"]) + F(layer["fixed_bytes"])
-                       + query * F(layer["token_write_bytes"]))  # fmt: skip
+    n_bytes = batch * (rows * F(layer["row_read_bytes"]) + context * F(layer["index_row_bytes"])
+                       + F(layer["fixed_bytes"]) + query * F(layer["token_write_bytes"]))  # fmt: skip
     per_row = query * F(layer["row_flops"]) + F(layer["expand_row_flops"])
+    flops = batch * (rows * per_row + query * F(layer["token_flops"]))
     rebuilt = F(layer["rebuilt_row_scalars"])
     units = (
         batch * rows * rebuilt if rebuilt and layer["rebuilding"] else F(batch * layer["n_copies"])
     )
-    once = kernel(layer["form"], layer["constants"], n_bytes, batch * rows * per_row, units)
-    return layer["layers"] * once
+    read = n_bytes + F(layer["call_bytes"])
+    return layer["layers"] * kernel(layer["form"], layer["constants"], read, flops, units)
 
 
 def matrix(c: dict[str, float], k: F, n: F, n_bytes: F, tokens: int) -> F:
@@ -97,34 +99,70 @@ def product(c: dict[str, float], heads: int, rows: int, cols: int, tokens: int) 
     return F(c["t0_s"]) + F(c["head_s"]) * heads * share * (1 + tokens / F(c["token_scale"]))
 
 
+def touched(e: dict[str, Any], tokens: int) -> F:
+    """Experts that tokens^0.9 touch on the fullest of the GPUs that share them."""
+    n, ep = e["n"], e["ep"]
+    mean = n * (1 - (1 - e["k"] / n) ** (tokens**0.9)) / ep
+    held = -(-n // ep)
+    if ep == 1:
+        return F(mean)
+    return F(min(mean + (2 * mean * max(0.0, 1 - mean / held) * log(ep)) ** 0.5, held))
+
+
 def experts(c: dict[str, float], e: dict[str, Any], tokens: int) -> F:
-    """Start, weights of the experts that tokens^0.9 touch, arithmetic, a time per expert. [s]"""
-    touched = F(e["n"] * (1 - (1 - e["k"] / e["n"]) ** (tokens**0.9)))
-    rows, d, w = tokens * e["k"], e["dim"], e["width"]
-    memory = (touched * F(e["bytes"]) + 2 * rows * (2 * d + 3 * w)) / F(c["bytes_per_s"])
+    """Start, weights of the experts touched, arithmetic, a time per expert. [s]"""
+    active = touched(e, tokens)
+    rows, d, w = F(tokens * e["k"], e["ep"]), e["dim"], e["width"]
+    memory = (active * F(e["bytes"]) + 2 * rows * (2 * d + 3 * w)) / F(c["bytes_per_s"])
     compute = F(6 * rows * d * w) / F(c["flops_per_s"])
-    return F(c["t0_s"]) + root(memory**2 + compute**2) + F(c["expert_s"]) * touched
+    return F(c["t0_s"]) + root(memory**2 + compute**2) + F(c["expert_s"]) * active
+
+
+def shares(layout: dict[str, int], batch: int) -> tuple[int, int]:
+    """Sequences of the fullest attention rank, and of the ranks that share its experts.
+
+    Dealt out one by one: to the stages in turn, then to the ranks of the fullest stage.
+    """
+    stage = sum(1 for k in range(batch) if k % layout["pp"] == 0)
+    ranks = [0] * layout["dp"]
+    for k in range(stage):
+        ranks[k % len(ranks)] += 1
+    return ranks[0], sum(ranks[: max(1, layout["ep"] // layout["tp"])])
 
 
 def step(design: dict[str, Any], context: int, batch: int, query: int) -> F:
-    """Attention, every other operation, all-reduces and the engine, one after the other. [s]"""
-    tokens = batch * query
-    total = sum((attention(x, context, batch, query) for x in design["layers"]), start=F(0))
+    """Attention, every other operation, messages and the engine, one after the other. [s]"""
+    here, together = shares(design["layout"], batch)
+    tokens = here * query
+    total = sum((attention(x, context, here, query) for x in design["layers"]), start=F(0))
     for (k, n, n_bytes, operand), layers in design["matrices"].items():
         total += layers * matrix(design["of_matrices"][operand], k, n, F(n_bytes), tokens)
     for shape, layers in design["products"].items():
         total += layers * product(design["of_products"], *shape, tokens)
     for e in design["experts"]:
-        total += e["layers"] * experts(design["of_experts"], e, tokens)
+        of = design["of_experts"][e["operand"]]
+        total += e["layers"] * experts(of, e, together * query)
     for (kind, width), calls in design["small"].items():
         start, a, b = (F(x) for x in design["of_small"][kind])
         total += calls * (start + (a + b * tokens) * width)
     if design["n_all_reduces"]:
         message = tokens * F(design["all_reduce_token_bytes"])
-        once = all_reduce(design["all_reduce"], design["gpus"], message)
+        once = all_reduce(design["all_reduce"], design["layout"]["tp"], message)
         total += design["n_all_reduces"] * once
-    once_s, each_s = design["engine"]
-    return total + F(once_s) + batch * F(each_s)
+    if design["n_exchanges"]:
+        start, token = design["exchange"]
+        total += design["n_exchanges"] * (F(start) + tokens * F(token))
+    return total + added(design) + F(design["engine"]["step"]) + here * F(design["engine"]["each"])
+
+
+def added(design: dict[str, Any]) -> F:
+    """What the engine adds to layers, less what launches of one graph overlap. [s]"""
+    engine = design["engine"]
+    launched = sum(x["layers"] for x in design["layers"]) + design["n_all_reduces"]
+    launched += sum(design["matrices"].values()) + sum(design["products"].values())
+    sparse = sum(x["layers"] for x in design["layers"] if x["index_row_bytes"])
+    total = sparse * F(engine["index"]) - launched * F(engine["overlap"])
+    return total + design["n_exchanges"] * F(engine["exchange"])
 
 
 def crossings(

@@ -328,7 +328,7 @@ def calibrated_name(path: Path) -> str:
 def calibrated_text(
     profile: HardwareProfile, path: Path, entry: AllReduceConstants, link: Link
 ) -> str:
-    """The profile's text with the entry in place of one for as many GPUs, all else untouched."""
+    """The profile's text with the entry in place of those for as many GPUs, all else untouched."""
     text = path.read_text(encoding="utf-8")
     if profile.link is None:
         text = text.rstrip("\n") + (
@@ -336,8 +336,7 @@ def calibrated_text(
             f"  bandwidth_bytes_per_s: {link.bytes_per_s:.4e}\n"
         )
     others = [e for e in profile.allreduce if e.n_gpus != entry.n_gpus]
-    entries = sorted([*others, entry], key=lambda e: e.n_gpus)
-    return with_block(text, "allreduce", entries, COMMENT)
+    return with_block(text, "allreduce", [*others, entry], COMMENT)
 
 
 USUAL_DTYPE = {"cpu": "fp32", "cuda": "bf16"}

@@ -128,6 +128,8 @@ def _verdict(answer: CrossoverAnswer) -> Iterator[str]:
         yield from _all_along(answer)
     elif len(crossover.crossings) == 1:
         yield from _one_change(answer, crossover.crossings[0])
+    elif (tie := _tie(answer)) is not None:
+        yield from _change_after_a_tie(answer, tie)
     else:
         yield from _several_changes(answer)
     yield from _deciding_assumption(answer)
@@ -211,6 +213,39 @@ def _one_change(answer: CrossoverAnswer, crossing: Crossing) -> Iterator[str]:
     leads = [one for one in answer.found.leads if one.high < crossing.at]
     earlier = f"Before: {before} by at most {_ms(leads[0].most_s)}. " if leads else ""
     yield f"{earlier}{_at_end(answer)}"
+
+
+TIE = 0.005  # leads of at most that share of a step are no reason to change
+
+
+def _tie(answer: CrossoverAnswer) -> float | None:
+    """The largest lead between the first and the last change, as a share of a step, if it is a tie.
+
+    None where a lead there is worth a word, or where the design that leads first leads last too.
+    """
+    crossings, leads = answer.found.crossover.crossings, answer.found.leads
+    if len(leads) != len(crossings) + 1 or leads[0].faster == leads[-1].faster:
+        return None
+    (there,) = [point for point in answer.found.points if point.place == crossings[0].at]
+    step_s = min(float(step.step_s) for step in there.steps)
+    most = max(lead.most_s for lead in leads[1:-1]) / step_s
+    return most if most <= TIE else None
+
+
+def _change_after_a_tie(answer: CrossoverAnswer, tie: float) -> Iterator[str]:
+    """The last change, and from where on both take about the same."""
+    first, last = answer.found.crossover.crossings[0], answer.found.crossover.crossings[-1]
+    lead, after = answer.found.leads[0], answer.labels[last.faster_after]
+    before = answer.labels[lead.faster]
+    yield (
+        f"{after} is faster than {before} from {answer.amount(last.at)} on "
+        f"({_range(last, answer.found.crossover.low)}), {answer.load}."
+    )
+    yield (
+        f"From {answer.amount(first.at)} to there they take the same within "
+        f"{short(100 * tie, 1)} %. Before: {before} by at most {_ms(lead.most_s)}. "
+        f"{_at_end(answer)}"
+    )
 
 
 def _several_changes(answer: CrossoverAnswer) -> Iterator[str]:

@@ -54,6 +54,12 @@ def test_other_group_sizes_and_kernels_stay(tmp_path: Path) -> None:
     assert [e for e in after.allreduce if e.n_gpus != 2] == others
     (mine,) = [e for e in after.allreduce if e.n_gpus == 2]
     assert (mine.t0_s, mine.backend) == (4e-4, "torch.distributed/gloo")
+    # It stands for every engine at its size, and for none at another.
+    for engine in (None, "vllm", "tensorrt_llm", "llama_cpp"):
+        assert allreduce_model(after, 2, engine=engine).t0_s == 4e-4
+        for size in (4, 8):
+            found = allreduce_model(after, size, engine=engine)
+            assert found == allreduce_model(profile, size, engine=engine)
 
 
 def test_a_fit_that_is_far_off_is_refused() -> None:
