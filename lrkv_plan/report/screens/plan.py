@@ -363,10 +363,7 @@ def _left_out(answer: PlanAnswer) -> Iterator[str]:
     """Which designs have no row, for what they would show stands in another's."""
     for row, same in with_same(answer.plan.rows):
         if same is not None:
-            yield (
-                f"{row.attention} holds as many and takes as long as {same.attention}, within "
-                f"{100 * SAME_TIME:.0f} %."
-            )
+            yield (f"{row.attention} is as {same.attention}, times within {100 * SAME_TIME:.0f} %.")
 
 
 def _price_source(answer: PlanAnswer) -> Iterator[str]:
