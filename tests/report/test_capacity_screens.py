@@ -70,7 +70,7 @@ def test_time_binds() -> None:
     assert re.match(r"22 users of 8k tokens are served within 15 ms on one H100 SXM "
                     r"\(12 to 31\); 54 fit\. Time binds, not memory: 15\.0 ms", said)  # fmt: skip
     assert sentence(LLAMA, gpu=H100, tpot_ms=5) == (
-        "No user of 8k tokens is served within 5 ms on one H100 SXM: alone a token takes 7.21 ms; "
+        "No user of 8k tokens is served within 5 ms on one H100 SXM: alone a token takes 7.52 ms; "
         "54 fit."
     )
 
