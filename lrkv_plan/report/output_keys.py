@@ -306,7 +306,11 @@ def _capacity() -> Answer:
     names = {"model": list[str], "gpu": list[str], "kv_dtype": list[str]}
     one = _capacity_inputs()
     log: Shape = {**FOR_MODEL, **DEPLOYMENT, "log": str, "first_line": int, "n_runs": int}
-    return Answer(inputs=(one, {**one, "alternatives": names}, log), rows=rows)
+    return Answer(
+        inputs=(one, {**one, "alternatives": names}, log),
+        rows=rows,
+        says={"term": "name of the budget's term; 'cache' is their sum; of a log what it prints"},
+    )
 
 
 def _capacity_inputs() -> Shape:

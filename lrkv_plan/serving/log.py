@@ -31,6 +31,7 @@ _READ_AT_ONCE = 2**20
 _SCALES = {"gib": GIB, "mib": 2**20, "bytes": 1}
 # Colours and other control sequences of a terminal.
 _CONTROL = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_])")
+_NUMBER = re.compile(r"-?\d[\d,]{0,20}(?:\.\d{1,9})?")  # what is longer was not printed so
 _STAGE = re.compile(r"\bPP(\d{1,3})\b|_PP(\d{1,3})\b")
 Start = Literal["always", "new_model"]
 
@@ -198,8 +199,10 @@ def _take(
         figure, unit = _figure(name)
         if not unit:
             run.settings[name] = value.strip()
-        elif len(several := run.figures.setdefault(figure, [])) < MAX_FIGURES:
-            several.append(_printed(value, unit, number, text))
+        elif _NUMBER.fullmatch(value):
+            several = run.figures.setdefault(figure, [])
+            if len(several) < MAX_FIGURES:
+                several.append(_printed(value, unit, number, text))
 
 
 def _run_of(

@@ -182,10 +182,13 @@ def _llama_cpp(case: dict[str, Any], version: str) -> list[str]:
         sizes["all"] = sum(sizes.values(), Fraction(0))
     for kind in kinds:
         cells = prints.get("cells", {}).get(kind, told["context"])
-        half = float(sizes[kind] / 2)
+        key, value = (
+            (sizes["latent"], sizes["rope_key"]) if "latent" in sizes else (sizes[kind] / 2,) * 2
+        )
         lines.append(
             f"llama_kv_cache: size = {float(sizes[kind]):.2f} MiB ({cells:>6} cells,  32 layers,  "
-            f"{n_sequences}/1 seqs), K ({kv_dtype}): {half:.2f} MiB, V ({kv_dtype}): {half:.2f} MiB"
+            f"{n_sequences}/1 seqs), K ({kv_dtype}): {float(key):.2f} MiB, V ({kv_dtype}): "
+            f"{float(value):.2f} MiB"
         )
     if "state" in sizes:
         lines.append(
