@@ -84,13 +84,34 @@ class LogCheck:
 
     @property
     def differs_most(self) -> LogRow | None:
-        """The row furthest outside its range: of memory if one is, else of what it holds."""
+        """The row furthest outside its range, None where all are inside.
+
+        Of the memory's terms, unless what the log does not print differs by more: then the cache.
+        Where the memory is right, of what it holds.
+        """
         outside = [row for row in self.rows if not row.is_inside]
-        memory = [row for row in outside if row.unit == "bytes"]
-        parts = [row for row in memory if row.term != CACHE] or memory
-        if parts:
-            return max(parts, key=lambda row: row.outside_by)
-        return max(outside, key=_share_outside, default=None)
+        cache = next((row for row in outside if row.term == CACHE), None)
+        parts = [row for row in outside if row.unit == "bytes" and row.term != CACHE]
+        worst = max(parts, key=lambda row: row.outside_by, default=None)
+        if cache is not None and (worst is None or abs(self.unprinted) > abs(worst.difference)):
+            return cache
+        return worst or max(outside, key=_share_outside, default=None)
+
+    @property
+    def unprinted(self) -> Fraction:
+        """What terms that the log does not print take less than predicted. [bytes]
+
+        The cache's difference less that of the printed terms.
+        """
+        cache = self.row(CACHE)
+        if cache is None or self.budget is None:
+            return Fraction(0)
+        left = cache.difference
+        for row in self.rows:
+            if row.unit == "bytes" and row.term not in (CACHE, "memory"):
+                left += row.difference
+        memory = self.row("memory")
+        return left - (memory.difference * self.budget.utilisation if memory else 0)
 
     def row(self, term: str) -> LogRow | None:
         """The row of that term, if there is one."""

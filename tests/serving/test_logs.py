@@ -123,6 +123,15 @@ def test_a_term_that_differs_is_named(tmp_path: Path) -> None:
     assert not told["tokens"]["inside"]  # 476,016 tokens do not fill 64.61 GiB
 
 
+def test_a_term_that_the_log_does_not_print_is_told_so(tmp_path: Path) -> None:
+    # weights are right, and 40 GiB less are left: another process, or a stated number of blocks
+    path = written(tmp_path, (START + MEMORY).replace("58.11 GiB", "18.07 GiB"))
+    answer = lrkv_plan.capacity(from_log=path, gpu="h100-sxm")
+    assert "What differs most is not in the log" in answer.verdict
+    # 58.066 - 18.07 = 39.996, less the 0.001 by which weights are printed larger
+    assert "take 39.99 GiB more than predicted" in answer.verdict
+
+
 def test_what_a_log_calls_weights_is_understood(tmp_path: Path) -> None:
     text = (START + MEMORY).replace("14.99", "8.49").replace("58.11 GiB", "64.61 GiB")
     name = "RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8"

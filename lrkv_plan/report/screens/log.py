@@ -111,6 +111,13 @@ def _verdict(check: LogCheck) -> Iterator[str]:
         return
     share = abs(worst.difference) / worst.predicted if worst.predicted else Fraction(0)
     percent = f", {significant(100 * share, 2)} %" if share else ""
+    if worst.term == "cache" and len([row for row in check.rows if row.unit == "bytes"]) > 1:
+        more = "less" if check.unprinted > 0 else "more"
+        yield (
+            f"What differs most is not in the log: terms that it does not print take "
+            f"{written(worst, abs(check.unprinted))} {more} than predicted."
+        )
+        return
     yield (
         f"What differs most: {worst.term}, {written(worst, worst.printed)} printed and "
         f"{written(worst, worst.predicted)} predicted{percent}."
