@@ -234,5 +234,8 @@ def capacity(
 ) -> None:
     """Tokens and sequences that fit, per design, size and context.
 
+    With --from-log it reads a server's own log instead, and prints what is predicted beside what
+    the server printed.
+
     Example: lrkv-plan capacity llama-3.1-8b --gpu h100-sxm --attention lrkv:24
     """

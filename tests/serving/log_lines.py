@@ -196,3 +196,27 @@ def _llama_cpp(case: dict[str, Any], version: str) -> list[str]:
             "layers,  1 seqs), R (f32):    7.00 MiB, S (f32):   80.00 MiB"
         )
     return lines
+
+
+def log_of_budget(row: dict[str, Any], version: str, visible_gib: float) -> str:
+    """The start of vLLM's log for a row of tests/golden/vllm_memory_budgets.yaml, all terms told."""
+    dtype = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[row["runs_in"]]
+    kv_dtype = "fp8" if row["kv"] == "fp8" else "auto"
+    start = "(EngineCore_DP0 pid=9) INFO 10-12 07:12:02 [{}] "
+    lines = [
+        start.format("core.py:77")
+        + f"Initializing a V1 LLM engine (v{version}) with config: model='{row['hub']}', "
+        f"dtype=torch.{dtype}, max_seq_len={row['max_model_len']}, "
+        f"tensor_parallel_size={row['tp']}, pipeline_parallel_size={row['pp']}, "
+        f"kv_cache_dtype={kv_dtype}",
+        start.format("gpu_worker.py:420")
+        + f"Free memory on device (78.68/{visible_gib} GiB) on startup. Desired GPU memory "
+        f"utilization is ({row['utilisation']}, 75.23 GiB). Actual usage is {row['weights_gib']} "
+        f"GiB for weight, {row['activation_gib']} GiB for peak activation, {row['non_torch_gib']} "
+        f"GiB for non-torch memory, and {row['graphs_gib']} GiB for CUDAGraph memory.",
+        start.format("gpu_model_runner.py:2653")
+        + f"Model loading took {row['weights_gib']} GiB memory and 3.21 seconds",
+        start.format("gpu_worker.py:298") + f"Available KV cache memory: {row['kv_gib']} GiB",
+        start.format("kv_cache_utils.py:1087") + f"GPU KV cache size: {row['kv_tokens']:,} tokens",
+    ]
+    return "".join(f"{line}\n" for line in lines)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import lrkv_plan
 from lrkv_plan.errors import PlanError, SpecError, UsageError
 from lrkv_plan.serving.engine import log_formats
 from lrkv_plan.serving.log import MAX_LINE_CHARACTERS, LogRun, read_log
-from tests.serving.log_lines import log_of
+from tests.serving.log_lines import log_of, log_of_budget
 from tests.serving.test_serving_pools import CASES, excepted, model_of
 
 LOGS = [case for case in CASES if {"tokens", "mib"} & set(case["prints"])]
@@ -253,3 +254,29 @@ def test_arguments_that_a_log_answers_are_refused(tmp_path: Path) -> None:
         lrkv_plan.capacity(from_log=path, gpu="8xh100-sxm")
     with pytest.raises(UsageError, match=r"MODEL is missing"):
         lrkv_plan.capacity(gpu="h100-sxm")
+
+
+BUDGETS = yaml.safe_load(
+    (Path(__file__).parent.parent / "golden" / "vllm_memory_budgets.yaml").read_text()
+)
+
+
+@pytest.mark.parametrize("row", [row for row in BUDGETS["rows"] if row["pp"] == 1],
+                         ids=lambda row: f"{row['hub'].rpartition('/')[2]}-{row['tp']}")  # fmt: skip
+def test_every_term_of_a_start_on_an_h100_is_read(row: dict[str, Any], tmp_path: Path) -> None:
+    text = log_of_budget(row, row.get("engine", BUDGETS["engine"]), BUDGETS["visible_gib"])
+    golden = Path(__file__).parent.parent / "golden"
+    model = golden / row["model"] if row["model"].endswith(".yaml") else row["model"]
+    rows = rows_of(written(tmp_path, text), model, gpu="h100-sxm", weight_dtype=row["weights"])
+    terms = {
+        "memory": BUDGETS["visible_gib"], "weights": row["weights_gib"],
+        "activation peak": row["activation_gib"], "non-torch": row["non_torch_gib"],
+        "cache": row["kv_gib"],
+    }  # fmt: skip
+    for term, printed in terms.items():
+        assert rows[term]["printed"] / GIB == pytest.approx(printed), term
+    assert rows["memory"]["inside"]
+    assert rows["tokens"]["printed"] == row["kv_tokens"]
+    assert rows["tokens"]["inside"]
+    # budgets are held to the golden rows in test_vllm_budget.py; here none is off by a reading error
+    assert abs(rows["cache"]["difference"]) < 2 * GIB
