@@ -23,7 +23,8 @@ from lrkv_plan.specs.deployment import EngineSettings
 from lrkv_plan.specs.model import ModelSpec
 from lrkv_plan.units import GIB
 
-MAX_LOG_BYTES = 2**31  # read, unpacked; half a minute
+MAX_LOG_BYTES = 2**30  # read, unpacked: about a minute at worst
+MAX_LINES = 300_000  # that are looked at closely; a start has a few hundred
 MAX_LINE_CHARACTERS = 65_536  # of a longer line the rest is skipped
 MAX_FIGURES = 4_096  # of one kind in one run: more GPUs than any server has
 MAX_RUNS = 100  # of one file; of more the last are kept
@@ -274,23 +275,45 @@ def _numbered_lines(path: Path, file: BinaryIO, holds: Sequence[str]) -> Iterato
     Whole blocks without any of them are counted and skipped; lines are cut at
     ``MAX_LINE_CHARACTERS``.
     """
-    number, rest = 1, ""
+    number, rest, n_lines = 1, "", 0
     for block in _blocks(path, file):
         text = rest + block
         head, end, rest = text.rpartition("\n")
         if not end:
             rest = text[:MAX_LINE_CHARACTERS]
             continue
-        if any(one in head for one in holds):
-            for line in head.split("\n"):
-                kept = line[:MAX_LINE_CHARACTERS]
-                if any(one in kept for one in holds):
-                    yield number, kept
-                number += 1
-        else:
-            number += head.count("\n") + 1
+        counted = 0
+        for start in sorted(_starts(head, holds)):
+            number += head.count("\n", counted, start)
+            counted = start
+            n_lines += 1
+            if n_lines > MAX_LINES:
+                raise SpecError(
+                    f"{path}: more than {MAX_LINES:,} lines look like a server's start; give those "
+                    "of one start"
+                )
+            yield number, _line_at(head, start)
+        number += head.count("\n", counted) + 1
     if any(one in rest for one in holds):
         yield number, rest[:MAX_LINE_CHARACTERS]
+
+
+def _starts(text: str, holds: Sequence[str]) -> set[int]:
+    """Where the lines begin that hold one of some texts."""
+    found = set()
+    for one in holds:
+        place = text.find(one)
+        while place >= 0:
+            found.add(text.rfind("\n", 0, place) + 1)
+            end = text.find("\n", place)
+            place = -1 if end < 0 else text.find(one, end)
+    return found
+
+
+def _line_at(text: str, start: int) -> str:
+    end = text.find("\n", start)
+    last = start + MAX_LINE_CHARACTERS
+    return text[start : last if end < 0 else min(end, last)]
 
 
 def _blocks(path: Path, file: BinaryIO) -> Iterator[str]:

@@ -14,7 +14,7 @@ import yaml
 import lrkv_plan
 from lrkv_plan.errors import PlanError, SpecError, UsageError
 from lrkv_plan.serving.engine import log_formats
-from lrkv_plan.serving.log import MAX_LINE_CHARACTERS, LogRun, read_log
+from lrkv_plan.serving.log import MAX_LINE_CHARACTERS, MAX_LINES, LogRun, read_log
 from tests.serving.log_lines import log_of, log_of_budget
 from tests.serving.test_serving_pools import CASES, excepted, model_of
 
@@ -280,3 +280,9 @@ def test_every_term_of_a_start_on_an_h100_is_read(row: dict[str, Any], tmp_path:
     assert rows["tokens"]["inside"]
     # budgets are held to the golden rows in test_vllm_budget.py; here none is off by a reading error
     assert abs(rows["cache"]["difference"]) < 2 * GIB
+
+
+def test_lines_that_only_look_like_a_start_are_bounded(tmp_path: Path) -> None:
+    path = written(tmp_path, START + MEMORY + "# CPU blocks\n" * (MAX_LINES + 1))
+    with pytest.raises(SpecError, match="lines look like a server's start"):
+        read_log(path, log_formats())

@@ -218,7 +218,7 @@ LOG = LogFormat(
                 pattern=re.compile(r"tensors from (?P<model>\S.*?)(?: \(version|$)")),
         LogLine(holds="general.name", pattern=re.compile(
             r"general\.name +(?:str +)?= (?P<model_title>\S.*)")),
-        LogLine(holds="file type", pattern=re.compile(
+        LogLine(holds=": file type", pattern=re.compile(
             r"(?:print_info|llm_load_print_meta): file type +=? *(?P<quantisation>\S.*)")),
         LogLine(holds="n_ctx ", pattern=re.compile(r"\bn_ctx +=? *(?P<context_tokens>\d+)\s*$"),
                 clears=_ALLOTTED),

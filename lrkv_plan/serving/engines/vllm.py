@@ -482,8 +482,10 @@ LOG = LogFormat(
                 pattern=re.compile(r"max model len (?P<context_tokens>\d+)")),
         LogLine(holds="max_num_batched_tokens=",
                 pattern=re.compile(r"max_num_batched_tokens=(?P<max_batched_tokens>\d+)")),
-        LogLine(holds=" took ", pattern=re.compile(
-            r"(?:Model loading|Loading model weights) took (?P<weights_gib>[\d.]+) Gi?B")),
+        LogLine(holds="Model loading took", pattern=re.compile(
+            r"took (?P<weights_gib>[\d.]+) Gi?B")),
+        LogLine(holds="Loading model weights took", pattern=re.compile(
+            r"took (?P<weights_gib>[\d.]+) Gi?B")),
         LogLine(holds="torch peak memory increase", pattern=re.compile(
             r"peak memory increase: (?P<activation_gib>[\d.]+) ?GiB; "
             r"non-torch forward increase memory: (?P<non_torch_gib>[\d.]+) ?GiB"
@@ -502,7 +504,7 @@ LOG = LogFormat(
             r"cache size: (?P<n_tokens>[\d,]+) tokens")),
         LogLine(holds="Maximum concurrency for", pattern=re.compile(
             r"for (?P<context_tokens>[\d,]+) tokens per request: (?P<x_concurrency>[\d.]+)x")),
-        LogLine(holds=" blocks: ", pattern=re.compile(
+        LogLine(holds="# CPU blocks", pattern=re.compile(
             r"# (?:GPU|cuda|CUDA) blocks: (?P<n_blocks>[\d,]+)")),
         LogLine(holds="Graph capturing finished", pattern=re.compile(
             r"took (?P<graphs_gib>-?[\d.]+) GiB")),
