@@ -159,5 +159,36 @@ def nearest_names(name: str, known: Iterable[str], at_most: int = 3) -> list[str
     return list(dict.fromkeys([*sorted(held, key=len, reverse=True), *near]))[:at_most]
 
 
+# Words that say how weights are stored or when they were made.
+_STORAGE = re.compile(
+    r"quantized.*|dynamic|w\d+a\d+|int[48]|nvfp4|mxfp4|modelopt|gguf|q\d(_\w+)*|\d{4}|block"
+)
+
+
+def same_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a hub id, path or file name means beyond doubt, or None.
+
+    Words of training, storage and dates do not count; all others must be the same.
+
+    Examples
+    --------
+    >>> known = ["llama-3.1-8b", "mistral-small-3.1-24b", "kimi-k2"]
+    >>> same_name("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8", known)
+    'llama-3.1-8b'
+    >>> same_name("/models/Mistral-Small-3.1-24B-Instruct-2503/", known)
+    'mistral-small-3.1-24b'
+    >>> same_name("moonshotai/Kimi-K2-Thinking", known) is None
+    True
+    """
+    last = name[-200:].lower().rstrip("/").rpartition("/")[2]
+    words = [
+        word
+        for word in re.split(r"[-_ ]+", last.removesuffix(".gguf"))
+        if word not in _VARIANTS and not _STORAGE.fullmatch(word)
+    ]
+    wanted = "".join(words)
+    return next((one for one in known if wanted and _without_marks(one) == wanted), None)
+
+
 def _without_marks(name: str) -> str:
     return re.sub(r"[-_ ]", "", name.lower())

@@ -25,7 +25,10 @@ ASKED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "params": ((LLAMA,), {"attention": TWO, "match_params": True}),
     "shard": ((LLAMA,), {"attention": TWO, "tp_size": [2, 16]}),
     "capacity": ((LLAMA,), {"gpu": H100, "attention": TWO, "tpot_ms": 20, "prefix_cache": True}),
-    "plan": ((LLAMA,), {"gpu": H100, "context_tokens": "16k", "n_gpus": 2, "tpot_ms": 30.5}),
+    "plan": (
+        (LLAMA,),
+        {"gpu": H100, "context_tokens": "16k", "n_gpus": 2, "tpot_ms": 30.5, "launch": True},
+    ),
     "step-time": ((LLAMA,), {"gpu": H100, "attention": TWO, "batch_size": 32}),
     "crossover": (
         (LLAMA,),
@@ -58,6 +61,21 @@ def test_a_commands_rows_are_the_public_calls(command: str) -> None:
     answer = getattr(lrkv_plan, command.replace("-", "_"))(*subjects, **keywords)
     told = RUNNER.invoke(
         app, [command, *subjects, *options(keywords), "-f", "json", "--inputs", "full"]
+    )
+    assert told.exit_code == 0, told.output
+    document = json.loads(told.stdout)
+    assert document["rows"] == answer.rows
+    assert document["inputs"] == answer.inputs
+    assert document["remarks"] == [str(note) for note in answer.notes]
+
+
+LOG = Path(__file__).parent / "golden" / "logs" / "vllm-0.19-h100.log"
+
+
+def test_a_logs_rows_are_the_public_calls() -> None:
+    answer = lrkv_plan.capacity(from_log=LOG, gpu=H100)
+    told = RUNNER.invoke(
+        app, ["capacity", "--from-log", str(LOG), "--gpu", H100, "-f", "json", "--inputs", "full"]
     )
     assert told.exit_code == 0, told.output
     document = json.loads(told.stdout)

@@ -30,6 +30,7 @@ from tests.huggingface.test_huggingface import CASES, expanded
 from tests.specs.test_traces import AZURE_2023, AZURE_2024, BURST_2, BURST_8, MOONCAKE
 
 CLAIMS = Path(__file__).resolve().parent.parent.parent / "claims"
+LOGS = CLAIMS.parent / "tests" / "golden" / "logs"
 KERNEL_SAMPLE = CLAIMS.parent / "tests" / "golden" / "kernel_sample.csv"
 LAYER_SAMPLES = KERNEL_SAMPLE.parent / "layers"
 Files = dict[str, Content]
@@ -224,6 +225,25 @@ def _for_model(name: str) -> list[str]:
     ]  # fmt: skip
 
 
+def _log(chance: random.Random) -> dict[str, bytes]:
+    """A server's log of some engine, sometimes of two."""
+    several = [path.read_bytes() for path in sorted(LOGS.glob("*.log"))]
+    return {"v.txt": b"".join(chance.choices(several, k=chance.choice((1, 1, 2))))}
+
+
+# What vLLM 0.19 printed on one H100.
+MEASURED = b"""\
+engine: vllm@0.19.0
+model: llama-3.1-8b
+gpu: h100-sxm
+context_tokens: 8192
+max_batched_tokens: 8192
+utilisation: 0.95
+memory_bytes: 79.19 GiB
+weights_bytes: 14.99 GiB
+cache_bytes: 58.11 GiB
+source: {citation: a log, read_on: 2026-11-30}
+"""
 LLAMA = "llama-3.1-8b"
 SOURCES = {
     "config": Source(
@@ -274,6 +294,21 @@ SOURCES = {
         [
             "calibrate show run", "calibrate fit run -o fitted", "calibrate fit run",
             "calibrate run -o run --resume --device cpu", "calibrate fit run/samples.csv -o fitted",
+        ],
+    ),
+    "log": Source(
+        4, _log,
+        [
+            f"capacity {LLAMA} --from-log v.txt --gpu h100-sxm",
+            "capacity --from-log v.txt --gpu h100-sxm --write-budget new",
+            f"capacity {LLAMA} --from-log v.txt",
+        ],
+    ),
+    "measured budget": Source(
+        3, lambda _: {"b.yaml": MEASURED},
+        [
+            f"capacity {LLAMA} --gpu h100-sxm --budget-file b.yaml",
+            f"plan {LLAMA} --gpu h100-sxm --budget-file b.yaml --launch",
         ],
     ),
     "checkpoint": Source(

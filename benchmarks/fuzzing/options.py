@@ -58,15 +58,15 @@ VALUES = (
 )  # fmt: skip
 FILES = (
     "m.yaml", "config.json", "g.yaml", "c.yaml", "t.csv", "t.jsonl", "l.txt", "l.csv", "s.csv",
-    "o.csv", "r.csv", "b.jsonl", "s.csv.gz", "run", "k", "pipe", "endless", "null", "folder",
-    "loop", "missing.yaml", "", ".", "..", "/proc/none/x", "~nosuch/x.json",
+    "o.csv", "r.csv", "b.jsonl", "v.txt", "b.yaml", "s.csv.gz", "run", "k", "pipe", "endless",
+    "null", "folder", "loop", "missing.yaml", "", ".", "..", "/proc/none/x", "~nosuch/x.json",
 )  # fmt: skip
 OUTPUTS = (
     "out.json", "out.csv", "p.svg", "p.png", "p.pdf", "deep/er/out.json", "m.yaml", "folder", "run",
     "pipe", "null", "loop", "", " ", ".", "..", "-", "--", "/proc/none/x", "~nosuch/x", "a\nb",
     "\x1b[31m", "caf\xe9", "\ud800", "no\0ne", "x" * 400, "page", "new",
 )  # fmt: skip
-_WRITES = ("-o", "--output", "--plan-file", "--plot")
+_WRITES = ("-o", "--output", "--plan-file", "--plot", "--write-budget")
 _SLOW = ("--all",)  # makes every reference report
 
 

@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan.cli.names import models, some_of
 from lrkv_plan.cli.options import (
     AcceptedOption,
     AttentionOption,
+    BudgetFileOption,
     DpSizeOption,
     EngineOption,
     EpSizeOption,
@@ -15,7 +17,7 @@ from lrkv_plan.cli.options import (
     GpusOption,
     KvDtypesOption,
     KvMemoryOption,
-    ModelsArgument,
+    LaunchOption,
     NGpusOption,
     PpSizeOption,
     RequireSequencesOption,
@@ -39,7 +41,16 @@ def register(app: typer.Typer) -> None:
 
 @asks("capacity")
 def capacity(
-    model: ModelsArgument,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL[,...]",
+            help="Name, YAML, config.json or folder. A comma lists several, one row each. With "
+            "--from-log the log may name it.",
+            show_default=False,
+            autocompletion=some_of(models),
+        ),
+    ] = None,
     gpu: GpusOption = None,
     attention: AttentionOption = None,
     n_gpus: NGpusOption = None,
@@ -80,6 +91,7 @@ def capacity(
         typer.Option(
             "--max-context",
             help="The longest context that fits. For --sequences users, one by default.",
+            rich_help_panel=DEPLOYMENT,
         ),
     ] = False,
     page_tokens: Annotated[
@@ -197,9 +209,33 @@ def capacity(
             "--detail", help="One row per term of the memory budget.", rich_help_panel=OUTPUT
         ),
     ] = False,
+    launch: LaunchOption = False,
+    budget_file: BudgetFileOption = None,
+    from_log: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-log",
+            metavar="FILE",
+            help="Check against a server's own log. vLLM's, SGLang's, TensorRT-LLM's or "
+            "llama.cpp's: printed beside predicted, line by line.",
+            rich_help_panel=DEPLOYMENT,
+        ),
+    ] = None,
+    write_budget: Annotated[
+        Path | None,
+        typer.Option(
+            "--write-budget",
+            metavar="FILE",
+            help="Write the budget that --from-log measured to this new file.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     spec_dir: SpecDirOption = None,
 ) -> None:
     """Tokens and sequences that fit, per design, size and context.
+
+    With --from-log it reads a server's own log instead, and prints what is predicted beside what
+    the server printed.
 
     Example: lrkv-plan capacity llama-3.1-8b --gpu h100-sxm --attention lrkv:24
     """

@@ -133,6 +133,21 @@ KvMemoryOption = Annotated[
         rich_help_panel=DEPLOYMENT,
     ),
 ]
+BudgetFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--budget-file",
+        metavar="FILE",
+        help="A budget measured by `capacity --from-log LOG --write-budget FILE`.",
+        rich_help_panel=DEPLOYMENT,
+    ),
+]
+LaunchOption = Annotated[
+    bool,
+    typer.Option(
+        "--launch", help="The engine's own command line for the layout.", rich_help_panel=DEPLOYMENT
+    ),
+]
 
 
 ModelArgument = Annotated[

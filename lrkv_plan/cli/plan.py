@@ -8,6 +8,7 @@ from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import (
     AcceptedOption,
     AlignOption,
+    BudgetFileOption,
     ChosenTpsOption,
     ContextsOption,
     DpSizeOption,
@@ -16,6 +17,7 @@ from lrkv_plan.cli.options import (
     GpuHourOption,
     KvDtypesOption,
     KvMemoryOption,
+    LaunchOption,
     ModelsArgument,
     NGpusOption,
     PpSizeOption,
@@ -89,6 +91,8 @@ def plan(
     kv_memory: KvMemoryOption = None,
     align: AlignOption = "16",
     gpu_hour_usd: GpuHourOption = None,
+    budget_file: BudgetFileOption = None,
+    launch: LaunchOption = False,
     spec_dir: SpecDirOption = None,
 ) -> None:
     """MHA, GQA, MQA, MLA and LRKV on one page: cache, fit, time, cost, crossover.

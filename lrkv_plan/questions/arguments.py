@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lrkv_plan.attention.spec import AttentionSpec
     from lrkv_plan.report.screen import Screen
     from lrkv_plan.report.tables import Table
-    from lrkv_plan.serving.deployment import Checkpoint, Deployment
+    from lrkv_plan.serving.deployment import Checkpoint, Deployment, Measured
     from lrkv_plan.serving.load import LatencyTarget
     from lrkv_plan.specs.deployment import EngineName
     from lrkv_plan.specs.design import NamedDesign
@@ -222,10 +222,12 @@ def deployment_of(
     gpu_hour_usd: Number | None = None,
     spec_dir: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
+    budget_file: str | Path | None = None,
 ) -> Deployment:
     """The deployment that arguments describe; ``settings`` are further ``EngineSettings``.
 
-    ``model`` is the argument as given, beside which the weights' files may lie.
+    ``model`` is the argument as given, beside which the weights' files may lie. ``budget_file``
+    holds what a log measured; it must be of this engine, model and GPU.
     """
     from lrkv_plan.formats import weight_format
     from lrkv_plan.serving.deployment import Deployment
@@ -238,8 +240,22 @@ def deployment_of(
     in_all, hardware = gpus_in_all(gpu, n_gpus, spec_dir=spec_dir)
     batched = 8192 if hardware is None else default_batched_tokens(hardware)
     told = {"max_batched_tokens": batched, **(settings or {})}
+    named = engine_named(words.given(engine, "vllm"))
+    measured = None
+    if budget_file is not None:
+        measured = measured_of(budget_file, None if engine is None else named, spec, hardware)
+        named = engine_named(measured.budget.engine)
+        told["max_batched_tokens"] = measured.budget.max_batched_tokens
+        asked = (settings or {}).get("max_batched_tokens", told["max_batched_tokens"])
+        if asked != told["max_batched_tokens"]:
+            raise ArgumentError(
+                "max_batched_tokens",
+                f" {asked}: the budget file was measured with {told['max_batched_tokens']}; leave "
+                "one of them out",
+            )
     return Deployment(
-        engine=engine_named(words.given(engine, "vllm")),
+        engine=named,
+        measured=measured,
         settings=EngineSettings(
             context_tokens=context_tokens, kv_dtype=words.given(kv_dtype, "bf16"), **told
         ),
@@ -254,6 +270,43 @@ def deployment_of(
         rank_alignment=words.count("align", words.given(align, 16)),
         gpu_hour_usd=words.optional(words.number, "gpu_hour_usd", gpu_hour_usd),
     )
+
+
+def measured_of(
+    budget_file: str | Path, engine: EngineName | None, model: ModelSpec,
+    hardware: HardwareProfile | None,
+) -> Measured:  # fmt: skip
+    """The budget of a file, if it was measured with this engine, model and GPU.
+
+    Raises
+    ------
+    SpecError
+        If the file is missing or invalid.
+    ArgumentError
+        If it was measured with another engine, model or GPU.
+    """
+    from lrkv_plan.documents import read_yaml
+    from lrkv_plan.schema import validate
+    from lrkv_plan.serving.deployment import Measured
+    from lrkv_plan.serving.engine import engine_named
+    from lrkv_plan.specs.measured import MeasuredBudget
+
+    path = as_path(budget_file)
+    budget = validate(MeasuredBudget, read_yaml(path), path)
+    of_file = engine_named(budget.engine)
+    if engine is not None and engine.version is None:
+        engine = replace(engine, version=of_file.version)
+    told = {
+        "engine": (of_file if engine is None else engine, of_file),
+        "model": (model.name, budget.model),
+        "gpu": (None if hardware is None else hardware.name, budget.gpu),
+    }
+    for name, (asked, had) in told.items():
+        if asked != had:
+            raise ArgumentError(
+                "budget_file", f" {path}: was measured with {name} {had}, not {asked}"
+            )
+    return Measured(budget=budget, model=model)
 
 
 def with_provenance(table: Table, *specs: ModelSpec | HardwareProfile | None) -> Table:

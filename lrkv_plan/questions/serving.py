@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan import words
-from lrkv_plan.errors import ArgumentError, PlanError
+from lrkv_plan.errors import ArgumentError, PlanError, UsageError
 from lrkv_plan.questions.arguments import (
     Designs,
     Gpus,
@@ -67,6 +67,8 @@ def plan(
     kv_memory: int | str | None = None,
     align: Number | None = None,
     gpu_hour_usd: Number | None = None,
+    budget_file: str | Path | None = None,
+    launch: bool | None = None,
     spec_dir: str | Path | None = None,
 ) -> Result:
     """Compare MHA, GQA, MQA, MLA and LRKV on one deployment: cache, fit, time, cost, crossover.
@@ -87,6 +89,8 @@ def plan(
         misses. The load stays as it is.
     tpot_ms : the most that an output token may take: loads are the largest within it. [ms]
     weights, kv_memory : per GPU. [bytes, or text such as "14.99 GiB"]
+    budget_file : a budget that ``capacity(from_log=..., write_budget=...)`` measured.
+    launch : also the engine's own command line of the model's own design.
 
     Raises
     ------
@@ -95,6 +99,7 @@ def plan(
     """
     given = dict(locals())
     from lrkv_plan.questions.alternatives import stacked
+    from lrkv_plan.questions.launching import launch_words
     from lrkv_plan.questions.required import Required
     from lrkv_plan.report.screens.plan import PlanAnswer, plan_equations, plan_screen, said_beside
     from lrkv_plan.report.views.capacity import bounded
@@ -106,14 +111,14 @@ def plan(
     if several is not None:
         return several
     required = Required.of(require_sequences, require_tokens, require_tpot_ms)
-    refuse_beside_pool(kv_memory, utilisation=utilisation)
+    refuse_beside_pool(kv_memory, utilisation=utilisation, budget_file=budget_file)
     spec = load_model(given["model"], spec_dir=spec_dir)  # single values from here on
     deployment = deployment_of(
         given["model"], spec, gpu=given["gpu"], engine=engine,
         context_tokens=context_of(given["context_tokens"], spec), kv_dtype=given["kv_dtype"],
         tp_size=1 if tp_size is None else words.count("tp_size", tp_size), n_gpus=n_gpus,
         weight_dtype=weight_dtype, weights=weights, utilisation=utilisation, kv_memory=kv_memory,
-        align=align, gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir,
+        align=align, gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir, budget_file=budget_file,
     )  # fmt: skip
     degrees = {"pp_size": pp_size, "dp_size": dp_size, "ep_size": ep_size}
     sizes = {n: words.count(n, value) for n, value in degrees.items() if value is not None}
@@ -132,11 +137,19 @@ def plan(
         designs=typed_designs(spec, asked_designs(attention)),
     )
     inputs = plan_inputs(spec, deployment, target, made)
-    table = plan_table(spec, inputs, made)
+    command: tuple[str, ...] = ()
+    if launch and made.rows[0].capacity.max_sequences:
+        load, parallel = made.rows[0].load, made.parallel
+        core = made.rows[0].capacity.max_sequences
+        if load is not None:
+            core = max(1, load.batch_size // parallel.dp_size)
+        command = launch_words(replace(deployment, parallel=parallel), spec, given["model"], core)
+    table = plan_table(spec, inputs, made, command)
     assert deployment.hardware is not None, "a plan names its GPU"
     answer = PlanAnswer(
         model=spec, inputs=inputs, plan=made, gpu=deployment.hardware, batch_size=batch,
         bound=bounded(made.rows[0].capacity.weights_left_out), notes=said_beside(table.notes),
+        launch=command,
     )  # fmt: skip
     asking = Asking(given["model"], spec, given)
     shown = replace(
@@ -149,7 +162,7 @@ def plan(
 
 
 def capacity(
-    model: Models,
+    model: Models | None = None,
     *,
     gpu: Gpus | None = None,
     attention: Designs | None = None,
@@ -187,6 +200,10 @@ def capacity(
     accepted_tokens: Number | None = None,
     gpu_hour_usd: Number | None = None,
     detail: bool | None = None,
+    launch: bool | None = None,
+    budget_file: str | Path | None = None,
+    from_log: str | Path | None = None,
+    write_budget: str | Path | None = None,
     spec_dir: str | Path | None = None,
 ) -> Result:
     """Count the tokens and sequences that fit, per design, size and context.
@@ -209,6 +226,11 @@ def capacity(
     min_gpus : search the fewest GPUs that hold ``sequences``.
     tpot_ms : also the load that decodes a token within so many milliseconds. [ms]
     detail : one row per term of the memory budget.
+    launch : also the engine's own command line of each row.
+    budget_file : a budget that ``write_budget`` wrote, in the place of the engine's rule.
+    from_log : instead, read a server's own log and put what is predicted beside what it printed;
+        ``model`` may then be left out where the log names a shipped one.
+    write_budget : write the budget that the log measured to this new file.
 
     Raises
     ------
@@ -216,7 +238,15 @@ def capacity(
         If an argument names nothing, cannot be read or honoured, or nothing fits.
     """
     given = dict(locals())
+    if from_log is not None:
+        from lrkv_plan.questions.logs import log_table
+
+        return Result(log_table(given))
+    refuse({"write_budget": write_budget}, "is measured by a log; give --from-log")
+    if model is None:
+        raise UsageError("MODEL is missing; only a log (--from-log) may name it")
     from lrkv_plan.questions.alternatives import combinations
+    from lrkv_plan.questions.launching import launched
     from lrkv_plan.questions.required import Required
     from lrkv_plan.report.screens.capacity import CapacityAsked
     from lrkv_plan.report.views.capacity import budget_table, capacity_table
@@ -242,7 +272,7 @@ def capacity(
         detail=detail, kv_memory=kv_memory,
     )  # fmt: skip
     budget_only = {} if is_timed else {"weights": weights, "weight_dtype": weight_dtype}
-    refuse_beside_pool(kv_memory, utilisation=utilisation, **budget_only)
+    refuse_beside_pool(kv_memory, utilisation=utilisation, budget_file=budget_file, **budget_only)
     required = Required.of(require_sequences, require_tokens, require_tpot_ms)
     population = population_of(lengths, column, trace, length_percentiles)
     degrees = {"pp_size": pp_size, "dp_size": dp_size, "ep_size": ep_size, "dcp_size": dcp_size}
@@ -259,7 +289,7 @@ def capacity(
             one["model"], spec, gpu=one["gpu"], engine=engine, context_tokens=contexts[0],
             kv_dtype=one["kv_dtype"], n_gpus=n_gpus, weight_dtype=weight_dtype, weights=weights,
             utilisation=utilisation, kv_memory=kv_memory, align=align, gpu_hour_usd=gpu_hour_usd,
-            spec_dir=spec_dir, settings=settings,
+            spec_dir=spec_dir, settings=settings, budget_file=budget_file,
         )  # fmt: skip
         if min_gpus and first.n_gpus is not None:
             raise ArgumentError(
@@ -315,6 +345,11 @@ def capacity(
             groups.append(refused_answers(several, at, str(error)))
     answers = by_gpus(groups)
     refuse_all(answers)
+    if launch:
+        refuse({"attention": attention}, "engines serve the checkpoint's own design; leave it out, "
+               "or --launch")  # fmt: skip
+        by_name = {m.name: one["model"] for m, one in zip(loaded, combined, strict=True)}
+        answers = [launched(answer, by_name) for answer in answers]
     whole = CapacityAsked(
         models=loaded, population=population, target=target, ask=Asking(model, loaded[0], given),
         n_sequences=wanted, is_longest=bool(max_context),

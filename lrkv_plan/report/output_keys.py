@@ -25,8 +25,10 @@ from lrkv_plan.report.tables import FITTED_KEYS
 from lrkv_plan.schema import Source
 from lrkv_plan.serving.capacity import CapacityRow
 from lrkv_plan.serving.load import Admission
+from lrkv_plan.serving.log_check import UNITS
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism
 from lrkv_plan.specs.hardware import HardwareProfile, KernelConstants
+from lrkv_plan.specs.measured import MeasuredBudget
 from lrkv_plan.specs.model import ModelSpec
 
 Shape: TypeAlias = "dict[str, Any]"
@@ -69,6 +71,7 @@ class Answer:
 Bytes: TypeAlias = int | Fraction
 
 MODEL = Dumped(spec=ModelSpec)
+MEASURED = Dumped(spec=MeasuredBudget)
 GPU = Dumped(spec=HardwareProfile, may_lack=FITTED_KEYS)
 FOR_MODEL: Shape = {"model": MODEL}
 FOR_MODELS: Shape = {"model": (MODEL, Many(MODEL))}
@@ -84,6 +87,7 @@ DEPLOYMENT: Shape = {
     **WEIGHTS,
     "kv_memory_bytes_per_gpu": int | None,
     "rank_alignment": int,
+    "budget_file": (MEASURED, None),
     "gpu_hour_usd": float | None,
     "gpu_hour_usd_source": str | None,
 }
@@ -135,7 +139,7 @@ _ROW_OF_PLAN: Shape = {
     "kv_budget_bytes_per_gpu": int, "kv_tokens": int, "max_sequences": int, "total_sequences": int,
     "admitted_sequences": int, "binds": str, "against_own_design": str | None,
     "first_crossing_tokens": int | None, "first_crossing_low_tokens": int | None,
-    "first_crossing_high_tokens": int | None, "crossings": list[Crossing],
+    "first_crossing_high_tokens": int | None, "crossings": list[Crossing], "launch": str | None,
 }  # fmt: skip
 
 
@@ -260,7 +264,7 @@ def _capacity() -> Answer:
         **_fields(CapacityRow, "budget", "population", "remarks", "weights_left_out"),
         "weights_left_out": list[str], "bound_by": str, "try": list[str], "refused": None,
         "total_sequences_low": int, "total_sequences_high": int,
-        "layout": str | None, "other_layouts": list[str],
+        "layout": str | None, "other_layouts": list[str], "launch": str | None,
     }  # fmt: skip
     place: Shape = {
         "model": str, "attention": str, "gpu": str | None, "tp_size": int, "context_tokens": int,
@@ -281,10 +285,32 @@ def _capacity() -> Answer:
         "n_bytes": int, "low_bytes": int | None, "high_bytes": int | None, "provenance": str,
     }  # fmt: skip
     uneven = _prefixed("population_", _fields(PopulationAccount))
-    rows = (row, row | uneven, row | _ADMITTED, row | nothing, row | longest, refused, term)
+    printed: Shape = {
+        "model": str, "gpu": str | None, "engine": str, "term": str, "unit": Literal[UNITS],
+        **dict.fromkeys(
+            ("printed", "printed_low", "printed_high", "predicted", "predicted_low",
+             "predicted_high", "difference"), Fraction,
+        ),
+        "inside": bool, "line": int, "provenance": str,
+    }  # fmt: skip
+    rows = (
+        row,
+        row | uneven,
+        row | _ADMITTED,
+        row | nothing,
+        row | longest,
+        refused,
+        term,
+        printed,
+    )
     names = {"model": list[str], "gpu": list[str], "kv_dtype": list[str]}
     one = _capacity_inputs()
-    return Answer(inputs=(one, {**one, "alternatives": names}), rows=rows)
+    log: Shape = {**FOR_MODEL, **DEPLOYMENT, "log": str, "first_line": int, "n_runs": int}
+    return Answer(
+        inputs=(one, {**one, "alternatives": names}, log),
+        rows=rows,
+        says={"term": "name of the budget's term; 'cache' is their sum; of a log what it prints"},
+    )
 
 
 def _capacity_inputs() -> Shape:

@@ -47,6 +47,7 @@ class Screen:
     """One answer as a terminal shows it.
 
     ``verdict`` and ``foot`` are paragraphs. ``following`` are the words of commands to ask next.
+    ``launch`` are the words of a server's command line, one replica's.
     ``notes`` are said beside the screen, on stderr; all others wait for ``--explain``. Below
     ``cards_below`` columns of width rows become cards. ``picture`` draws lines of at most so many
     columns, between table and foot.
@@ -57,6 +58,7 @@ class Screen:
     rows: Sequence[Row] = ()
     foot: Sequence[str] = ()
     following: Sequence[Sequence[str]] = ()
+    launch: Sequence[str] = ()
     notes: Sequence[Note] = ()
     cards_below: int = 0
     picture: Callable[[int], Sequence[str]] | None = None
@@ -107,6 +109,8 @@ def draw(screen: Screen, *, width: int = WIDTH, color: bool = False) -> str:
         lines += [printable(line) for line in screen.picture(width)]
     foot = [line for one in screen.foot for line in wrapped(one, width)]
     lines += [paint(line, "dim") for line in foot]
+    if screen.launch:
+        lines += command_lines(screen.launch, width, "Launch: ")
     for index, words in enumerate(screen.following):
         lines += command_lines(words, width, "Next: " if index == 0 else "      ")
     return "\n".join(line.rstrip() for line in lines) + "\n"

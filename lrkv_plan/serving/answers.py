@@ -46,7 +46,7 @@ class Answer:
     ``is_smallest`` marks the fewest GPUs that do. ``layout`` says why the layout was chosen, None
     where it was stated; ``others`` are the layouts that serve less. ``pool_context_tokens`` is the
     longest context that the pool holds, where that was asked for, and ``context_between`` its
-    range.
+    range. ``launch`` are the words of the engine's command line, where that was asked for.
     """
 
     attention: str
@@ -67,6 +67,7 @@ class Answer:
     others: tuple[Answer, ...] = ()
     pool_context_tokens: int | None = None
     context_between: tuple[int, int] = (0, 0)
+    launch: tuple[str, ...] | None = None
 
     @property
     def served(self) -> int:

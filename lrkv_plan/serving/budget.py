@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from lrkv_plan.errors import UsageError
+from lrkv_plan.errors import PlacementError, UsageError
 from lrkv_plan.formats import WeightFormat, weight_format
 from lrkv_plan.memory.weights import WeightBytes, weight_bytes_per_gpu
 from lrkv_plan.serving.engine import engine_record
 from lrkv_plan.specs.deployment import EngineName, EngineSettings, Parallelism
 from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.measured import MeasuredBudget
 from lrkv_plan.specs.model import ModelSpec
 from lrkv_plan.units import GIB
 
@@ -292,6 +293,48 @@ def budget_for(
         )
     )  # fmt: skip
     return _with_remarks(budget, record.utilisation_doubt if utilisation is None else None)
+
+
+def measured_budget(
+    measured: MeasuredBudget,
+    engine: EngineName,
+    parallel: Parallelism,
+    *,
+    utilisation: Fraction | None,
+    weight_bytes: int,
+) -> MemoryBudget:
+    """The budget that a log measured: memory, utilisation, weights, and all else as one term.
+
+    Raises
+    ------
+    PlacementError
+        If the GPUs share the model otherwise than when it was measured.
+    """
+    sizes = ("tp_size", "pp_size", "dp_size", "ep_size", "dcp_size")
+    for size in sizes:
+        told, had = getattr(parallel, size), getattr(measured, size, 1)
+        if told != had:
+            raise PlacementError(
+                f"{size} {told}: the budget file was measured with {size} {had}; measure again, or "
+                "leave --budget-file out"
+            )
+    fraction = measured.share if utilisation is None else utilisation
+    where = measured.source.citation or measured.source.url
+    why = f"measured: {where}"
+    memory = BudgetTerm(name="memory", n_bytes=measured.memory_bytes, provenance=why)
+    terms = (
+        memory,
+        utilisation_term(memory.n_bytes, fraction),
+        taken("runtime", measured.runtime_bytes, why),
+        taken("weights", weight_bytes, why),
+    )
+    remark = (
+        f"runtime measured at {measured.context_tokens:,} tokens and "
+        f"{measured.max_batched_tokens:,} tokens a step"
+    )
+    return MemoryBudget(
+        engine=engine, utilisation=fraction, stages=(StageBudget(terms=terms),), remarks=(remark,)
+    )
 
 
 def _shortage(budget: MemoryBudget) -> str:

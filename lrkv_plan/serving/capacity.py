@@ -16,7 +16,7 @@ from lrkv_plan.memory.cache import ratio_to_mha
 from lrkv_plan.memory.largest import aligned_size, largest, latent_bound_remark
 from lrkv_plan.memory.population import PopulationAccount, account_population
 from lrkv_plan.memory.weights import refuse_unbounded_weights, uncounted_weights
-from lrkv_plan.serving.budget import MemoryBudget, budget_for
+from lrkv_plan.serving.budget import MemoryBudget, budget_for, measured_budget
 from lrkv_plan.serving.deployment import (
     Deployment,
     check_pool,
@@ -235,6 +235,11 @@ def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:
     if deployment.hardware is None:
         raise UsageError("the memory is unknown: name the GPU (--gpu) or the pool (--kv-memory)")
     known = known_weight_bytes(model, deployment)
+    if known is not None and deployment.measured is not None:
+        return measured_budget(
+            deployment.measured.budget, deployment.engine, deployment.parallel,
+            utilisation=deployment.utilisation, weight_bytes=known,
+        )  # fmt: skip
     if known is None:
         refuse_unbounded_weights(model)
     return budget_for(

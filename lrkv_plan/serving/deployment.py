@@ -9,6 +9,7 @@ from lrkv_plan.errors import PlacementError, UsageError
 from lrkv_plan.memory.weights import weight_bytes_per_gpu
 from lrkv_plan.specs.deployment import EngineName, EngineSettings, Parallelism
 from lrkv_plan.specs.hardware import HardwareProfile
+from lrkv_plan.specs.measured import MeasuredBudget
 from lrkv_plan.specs.model import ModelSpec
 from lrkv_plan.units import format_bytes
 
@@ -23,11 +24,20 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A budget that a server's log measured, and the model that it served as it was."""
+
+    budget: MeasuredBudget
+    model: ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
 class Deployment:
     """GPUs, engine and settings; what is None takes the engine's or the profile's default.
 
     ``kv_memory_bytes`` bypasses the budget, and then no GPU needs naming. ``rank_alignment`` is the
-    multiple that the engine's kernel stores low-rank rows at.
+    multiple that the engine's kernel stores low-rank rows at. ``measured`` is a budget that takes
+    the place of the engine's rule.
     """
 
     engine: EngineName
@@ -42,6 +52,7 @@ class Deployment:
     kv_memory_bytes: int | None = None
     rank_alignment: int = 16
     gpu_hour_usd: float | None = None
+    measured: Measured | None = None
 
     @property
     def usd_per_gpu_hour(self) -> float | None:
@@ -100,6 +111,8 @@ def known_weight_bytes(model: ModelSpec, deployment: Deployment) -> int | None:
     the arithmetic difference to them. Pipeline stages are counted by the spec alone.
     """
     checkpoint = deployment.checkpoint
+    if deployment.weight_bytes is None and deployment.measured is not None:
+        return _measured_weight_bytes(model, deployment, deployment.measured)
     if deployment.weight_bytes is not None or checkpoint is None or deployment.weight_dtype:
         return deployment.weight_bytes
     if deployment.parallel.pp_size > 1:
@@ -115,10 +128,27 @@ def known_weight_bytes(model: ModelSpec, deployment: Deployment) -> int | None:
     return max(1, exact + counted(model, deployment.parallel) - own)
 
 
+def _measured_weight_bytes(model: ModelSpec, deployment: Deployment, measured: Measured) -> int:
+    """The measured weights of one GPU, and what another design or format adds to them. [bytes]"""
+    stored = measured.model.weight_dtype or "bf16"
+    asked = deployment.weight_dtype or model.weight_dtype or "bf16"
+    if asked == stored and model.layers == measured.model.layers:
+        return measured.budget.weights_bytes
+
+    def counted(of: ModelSpec, dtype: str) -> int:
+        counts = weight_bytes_per_gpu(of, parallel=deployment.parallel, weight_dtype=dtype)
+        return counts.fullest.total
+
+    difference = counted(model, asked) - counted(measured.model, stored)
+    return max(1, measured.budget.weights_bytes + difference)
+
+
 def checkpoint_remarks(deployment: Deployment) -> tuple[str, ...]:
     """What the weights rest on where the checkpoint's files gave them."""
     checkpoint = deployment.checkpoint
     if checkpoint is None or deployment.weight_bytes is not None or deployment.weight_dtype:
+        return ()
+    if deployment.measured is not None:
         return ()
     read = f"weights: {checkpoint.total_bytes:,} B in the checkpoint's own files"
     return (read, *checkpoint.remarks)

@@ -19,6 +19,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lrkv_plan.errors import PlacementError, SpecError, UsageError, did_you_mean, shown
+from lrkv_plan.serving.launch import Launch
+from lrkv_plan.serving.log import LogFormat
 from lrkv_plan.serving.pool import Pool
 from lrkv_plan.specs.deployment import (
     EngineName,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 PoolRule = Callable[..., Pool]
 BudgetRule = Callable[["BudgetInputs"], "MemoryBudget"]
+LaunchRule = Callable[[Launch], "list[str]"]
 T = TypeVar("T")
 
 ENTRY_POINT_GROUP = "lrkv_plan.engines"
@@ -89,6 +92,8 @@ class Engine:
     small_kv_dtypes : its cache formats of about 8 bits. Advice names the first.
     small_weight_dtype : the weight format that advice names; None names none.
     steps_of : the engine whose step times stand for it; None has its own.
+    log : how its log is written; None is not read.
+    launch : ``Launch`` -> the words of its own command line; None has none.
 
     Raises
     ------
@@ -110,6 +115,8 @@ class Engine:
     small_kv_dtypes: tuple[str, ...] = ("fp8", "fp8_ds_mla")
     small_weight_dtype: str | None = "fp8"
     steps_of: str | None = None
+    log: LogFormat | None = None
+    launch: LaunchRule | None = None
 
     def __post_init__(self) -> None:
         for name in (self.name, *self.aliases):
@@ -171,6 +178,16 @@ def _outside(name: str) -> Engine:
     if record.name != name:
         raise SpecError(f"{where}: its record is named {record.name!r}; the names must be the same")
     return record
+
+
+def log_formats() -> dict[str, LogFormat]:
+    """How the logs of all engines are written, by name; a shared format once."""
+    records = [*built_in_engines().values(), *_working()]
+    found: dict[str, LogFormat] = {}
+    for record in records:
+        if record.log is not None and record.log not in found.values():
+            found[record.name] = record.log
+    return found
 
 
 def timed_as(engine: EngineName) -> EngineName:

@@ -41,6 +41,7 @@ def ids(case: tuple[str, list[str]]) -> str:
     return " ".join((case[0], *case[1]))[:80]
 
 
+LOG = Path(__file__).parent.parent / "golden" / "logs" / "vllm-0.19-h100.log"
 CASES: list[tuple[str, list[str]]] = [
     ("plan", [LLAMA, *ON_H100]),
     ("plan", [LLAMA, "--gpu", "h200", "--n-gpus", "4", "--tpot-ms", "20", "--gpu-hour-usd", "2"]),
@@ -89,6 +90,10 @@ CASES: list[tuple[str, list[str]]] = [
     ("capacity", [LLAMA, "--kv-memory", "20 GiB"]),
     ("capacity", [HYBRID, "--kv-memory", "20 GiB", "--engine", "sglang"]),
     ("plan", [LLAMA, "--gpu", "h100-sxm,h200", "--batch-size", "8, 400"]),
+    ("plan", [LLAMA, *ON_H100, "--launch"]),
+    ("capacity", [LLAMA, "--gpu", "8xh100-sxm", "--launch"]),
+    ("capacity", ["--from-log", str(LOG), *ON_H100]),
+    ("capacity", [LLAMA, "--from-log", str(LOG)]),
     ("step-time", [LLAMA, *ON_H100]),
     ("step-time", [LLAMA, "--gpu", "h200,b200", "--tp-size", "1,3"]),
     ("step-time", [LLAMA, *ON_H100, *SWAPPED, "--batch-size", "8", "--weights", "15 GiB"]),
@@ -196,6 +201,15 @@ def test_calibrations_of_a_table(tmp_path: Path) -> None:
         assert written("calibrate evaluate", samples, *options)["rows"]
     operations = Path(__file__).parent.parent / "golden" / "layers"
     assert written("calibrate evaluate-layers", operations)["rows"]
+
+
+def test_a_measured_budget(tmp_path: Path) -> None:
+    budget = str(tmp_path / "budget.yaml")
+    written("capacity", "--from-log", LOG, *ON_H100, "--write-budget", budget)
+    for options in ([], ["--detail"]):
+        document = written("capacity", LLAMA, *ON_H100, "--budget-file", budget, *options)
+        assert document["inputs"]["budget_file"]["model"] == LLAMA
+    assert written("plan", LLAMA, *ON_H100, "--budget-file", budget)["rows"]
 
 
 @pytest.mark.parametrize("options", [[], ["--by", "layout", "--quality", "A,C"]], ids=" ".join)

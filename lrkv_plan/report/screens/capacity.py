@@ -84,6 +84,7 @@ def capacity_screen(
         picture=_picture(answers),
         foot=list(_foot(answers)),
         following=list(_following(answers, asked)),
+        launch=next((one.launch for one in answers if one.launch is not None), ()),
         notes=[one for one in notes if _changes_a_number(one, is_alone=len(answers) == 1)],
     )  # fmt: skip
 
@@ -602,6 +603,10 @@ def _foot(answers: Sequence[Answer]) -> Iterator[str]:
         row = first.row
         low, high = row.kv_budget_low_bytes_per_gpu, row.kv_budget_high_bytes_per_gpu
         told = [f"Budget {_gib(low)} to {_gib(high)} GiB a GPU by {engine}'s rules"]
+        measured = first.deployment.measured
+        if measured is not None:
+            source = measured.budget.source
+            told = [f"Budget {_gib(low)} GiB a GPU, measured: {source.citation or source.url}"]
     elif first.deployment.kv_memory_bytes is not None:
         told.append("the pool as stated")
     times = legend([one.admitted.time_basis for one in _shown(answers) if one.admitted is not None])
@@ -641,7 +646,7 @@ def _following(answers: Sequence[Answer], asked: CapacityAsked) -> Iterator[Sequ
     if model is None or not model.attention_groups:
         return
     found = {"n_gpus": _n_gpus(first), "tp_size": parallel.tp_size} if first.is_smallest else {}
-    required = ("require_sequences", "require_tokens", "require_tpot_ms")
+    required = ("require_sequences", "require_tokens", "require_tpot_ms", "launch")
     yield ask("plan", without=required, context_tokens=_context(first), **found)
 
 
@@ -767,6 +772,7 @@ def _term_kind(row: Row) -> str:
     """What kind of figure a term is, by its provenance."""
     said = str(row["provenance"])
     for start, kind in (("assumed", "assumed"), ("fitted", "fitted"), ("driver", "read"),
+                        ("measured", "measured"),
                         ("nominal", "datasheet"), ("given", "given"), ("sum", "sum"),
                         ("spec", "counted")):  # fmt: skip
         if said.startswith(start):

@@ -67,6 +67,7 @@ class PlanAnswer:
     batch_size: int | None
     bound: str
     notes: Sequence[Note]
+    launch: Sequence[str] = ()
 
     @property
     def own(self) -> PlanRow:
@@ -106,6 +107,7 @@ def plan_screen(answer: PlanAnswer, ask: Ask | None) -> Screen:
         rows=rows,
         foot=tuple(_foot(answer)),
         following=() if ask is None else tuple(_following(answer, ask)),
+        launch=answer.launch,
         notes=answer.notes,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -188,6 +189,7 @@ def _row(answer: Answer) -> dict[str, Any]:
         "total_sequences_low": low,
         "total_sequences_high": high,
         "layout": answer.layout,
+        "launch": None if answer.launch is None else shlex.join(answer.launch),
         "other_layouts": [
             f"{layout_words(other)}: {other.served}" for other in answer.others
         ],
@@ -326,6 +328,9 @@ def deployment_inputs(first: Deployment) -> dict[str, Any]:
         "weight_bytes_per_gpu": first.weight_bytes,
         "kv_memory_bytes_per_gpu": first.kv_memory_bytes,
         "rank_alignment": first.rank_alignment,
+        "budget_file": None
+        if first.measured is None
+        else (first.measured.budget.model_dump(mode="json", exclude_none=True)),
         "gpu_hour_usd": first.usd_per_gpu_hour,
         "gpu_hour_usd_source": first.price_source,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -130,9 +131,13 @@ def plan_inputs(
     }
 
 
-def plan_table(model: ModelSpec, inputs: Row, plan: Plan) -> Table:
-    """One page for a decision: each row at its own load, all GPUs together."""
-    rows = [_plan_row(model, plan, row) for row in plan.rows]
+def plan_table(model: ModelSpec, inputs: Row, plan: Plan, launch: Sequence[str] = ()) -> Table:
+    """One page for a decision: each row at its own load, all GPUs together.
+
+    ``launch`` are the words of the engine's command line for the first row, the own design's.
+    """
+    rows = [{**_plan_row(model, plan, row), "launch": None} for row in plan.rows]
+    rows[0]["launch"] = shlex.join(launch) or None
     has_load = inputs["tpot_ms"] is not None or any(
         row.load is not None and row.load.binds == "stated" for row in plan.rows
     )

@@ -5,9 +5,12 @@ Source: ikawrakow/ik_llama.cpp#1607.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from fractions import Fraction
 
 from lrkv_plan.serving.engines import llama_cpp
+from lrkv_plan.serving.log import LogLine
 from lrkv_plan.serving.pool import LayerKind, Pool
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -40,9 +43,26 @@ def pool(
     return llama_cpp.pool_of_cells(model, kinds, budget_bytes, settings, engine)
 
 
+def asked_bytes(model: ModelSpec, settings: EngineSettings, n_sequences: int) -> Fraction:
+    """Bytes that it allots for ``n_sequences`` of ``settings.context_tokens`` each. [bytes]"""
+    kinds = kept_kinds(model, settings)
+    return llama_cpp.cache_bytes_for(kinds, n_sequences, settings.context_tokens, settings)
+
+
+# Its latents have a line of their own (src/llama.cpp of the fork, 2025).
+LOG = replace(
+    llama_cpp.LOG,
+    lines=(
+        LogLine(holds="c^KV (", names_engine=2, clears=("cache",), pattern=re.compile(
+            r"KV self size += +(?P<cache_mib>[\d.]+) MiB, c\^KV \((?P<kv_dtype>\w+)\)")),
+    ),
+    asked_bytes=asked_bytes,
+)  # fmt: skip
+
 ENGINE = replace(
     llama_cpp.ENGINE,
     name="ik_llama_cpp",
     about="the fork ik_llama.cpp; windowed layers keep the full context",
     pool=pool,
+    log=LOG,
 )

@@ -6,6 +6,7 @@ whose cells fit the budget is found.
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import Any
 
@@ -23,6 +24,8 @@ from lrkv_plan.serving.budget import (
     weight_terms,
 )
 from lrkv_plan.serving.engine import Engine
+from lrkv_plan.serving.launch import Launch, options
+from lrkv_plan.serving.log import LogFormat, LogLine
 from lrkv_plan.serving.pool import (
     LayerKind,
     Pool,
@@ -199,6 +202,79 @@ def budget(inputs: BudgetInputs) -> MemoryBudget:
     )
 
 
+def asked_bytes(model: ModelSpec, settings: EngineSettings, n_sequences: int) -> Fraction:
+    """Bytes that it allots for ``n_sequences`` of ``settings.context_tokens`` each. [bytes]"""
+    kinds = kept_kinds(model, settings)
+    return cache_bytes_for(kinds, n_sequences, settings.context_tokens, settings)
+
+
+_ALLOTTED = ("cache", "n_cells", "compute")
+# src/llama-model-loader.cpp, llama-model.cpp, llama-context.cpp, llama-kv-cache.cpp and -iswa.cpp,
+# llama-memory-recurrent.cpp; before 2025-05 llama.cpp itself ("KV self size").
+LOG = LogFormat(
+    family="llama_cpp",
+    lines=(
+        LogLine(holds="llama_model_loader: loaded meta data", starts="new_model", names_engine=1,
+                pattern=re.compile(r"tensors from (?P<model>\S.*?)(?: \(version|$)")),
+        LogLine(holds="general.name", pattern=re.compile(
+            r"general\.name +(?:str +)?= (?P<model_title>\S.*)")),
+        LogLine(holds=": file type", pattern=re.compile(
+            r"(?:print_info|llm_load_print_meta): file type +=? *(?P<quantisation>\S.*)")),
+        LogLine(holds="n_ctx ", pattern=re.compile(r"\bn_ctx +=? *(?P<context_tokens>\d+)\s*$"),
+                clears=_ALLOTTED),
+        LogLine(holds="n_seq_max", pattern=re.compile(r"n_seq_max +=? *(?P<sequences>\d+)\s*$")),
+        LogLine(holds="n_ubatch", pattern=re.compile(
+            r"n_ubatch +=? *(?P<max_batched_tokens>\d+)\s*$")),
+        LogLine(holds=" cells, ", names_engine=1, pattern=re.compile(
+            r"size = +(?P<cache_mib>[\d.]+) MiB \( *(?P<n_cells>\d+) cells, +\d+ layers, +"
+            r"(?P<sequences>\d+)(?:/\d+)? seqs.*?\), K \((?P<kv_dtype>\w+)\).*"
+            r"V \((?P<value_dtype>\w+)\)")),
+        LogLine(holds=" rs_seq", pattern=re.compile(r"size = +(?P<cache_mib>[\d.]+) MiB \(")),
+        LogLine(holds="llama_memory_recurrent: size", pattern=re.compile(
+            r"size = +(?P<cache_mib>[\d.]+) MiB \((?!.* rs_seq)")),
+        LogLine(holds="KV self size", names_engine=1, pattern=re.compile(
+            r"KV self size += +(?P<cache_mib>[\d.]+) MiB, K \((?P<kv_dtype>\w+)\).*"
+            r"V \((?P<value_dtype>\w+)\)")),
+        LogLine(holds="loading draft model", ends=True),
+    ),
+    combine={"cache": "sum", "n_cells": "most"},
+    asked_bytes=asked_bytes,
+)  # fmt: skip
+
+_KV_WORDS = {
+    "fp32": "f32", "bf16": "bf16", "fp16": "f16", "q8_0": "q8_0", "q4_0": "q4_0",
+}  # fmt: skip
+
+
+def launch(asked: Launch) -> list[str]:
+    """``llama-server``: options of common/arg.cpp (2026). ``-c`` is the cells of all sequences.
+
+    Raises
+    ------
+    UsageError
+        If there is no word for the cache's format or a stated pool, or the weights' format is not
+        the file's own.
+    """
+    settings = asked.settings
+    if asked.kv_memory_bytes is not None:
+        raise asked.unsaid("--kv-memory", "-c asks for cells, not for bytes")
+    if asked.weight_dtype is not None:
+        raise asked.unsaid("--weight-dtype", "it is the GGUF file's own")
+    if settings.draft_layers or settings.draft_tokens:
+        raise asked.unsaid("--draft-layers", "-md needs the draft's file")
+    word = asked.word("--kv-dtype", settings.kv_dtype, _KV_WORDS)
+    file = asked.model if asked.model.endswith(".gguf") else f"{asked.name}.gguf"
+    return ["llama-server", "--model", file, *options({
+        "--ctx-size": asked.n_sequences * settings.context_tokens,
+        "--parallel": asked.n_sequences,
+        "--ubatch-size": min(settings.max_batched_tokens, DEFAULT_MICRO_BATCH_TOKENS),
+        "--cache-type-k": word,
+        "--cache-type-v": word,
+        "--n-gpu-layers": 999,
+        "--split-mode": "layer" if asked.parallel.pp_size > 1 else None,
+    })]  # fmt: skip
+
+
 ENGINE = Engine(
     name="llama_cpp",
     about="llama.cpp; cells for the full context of every sequence",
@@ -208,4 +284,6 @@ ENGINE = Engine(
     reads=frozenset({"max_batched_tokens"}),
     small_kv_dtypes=("q8_0",),
     small_weight_dtype=None,  # its formats (GGUF's) are none of those whose bytes are known here
+    log=LOG,
+    launch=launch,
 )

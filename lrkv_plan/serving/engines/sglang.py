@@ -8,6 +8,7 @@ swa_full_tokens_ratio), in versions with a hybrid pool.
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 
 from lrkv_plan.errors import PlacementError
@@ -21,6 +22,8 @@ from lrkv_plan.serving.budget import (
     weight_terms,
 )
 from lrkv_plan.serving.engine import ALL_SIZES, ByVersion, Engine
+from lrkv_plan.serving.launch import Launch, above_one, decimal, options
+from lrkv_plan.serving.log import LogFormat, LogLine
 from lrkv_plan.serving.pool import LayerKind, Pool, equal_blocks, layer_kinds
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -116,6 +119,71 @@ def budget(inputs: BudgetInputs) -> MemoryBudget:
     )
 
 
+_KEYS = {
+    "model_path": "model", "context_length": "context_tokens", "context_len": "context_tokens",
+    "tp_size": "tp_size", "pp_size": "pp_size", "dp_size": "dp_size", "ep_size": "ep_size",
+    "mem_fraction_static": "utilisation", "kv_cache_dtype": "kv_dtype", "page_size": "page_tokens",
+    "chunked_prefill_size": "max_batched_tokens", "max_running_requests": "max_sequences",
+    "quantization": "quantisation", "dtype": "dtype", "enable_dp_attention": "dp_attention",
+}  # fmt: skip
+# python/sglang/srt: entrypoints/engine.py, model_executor/model_runner.py,
+# mem_cache/memory_pool.py, managers/scheduler.py. "GB" is 2^30 there. A draft's pool follows the
+# model's: the first counts.
+LOG = LogFormat(
+    family="sglang",
+    lines=(
+        LogLine(holds="server_args=ServerArgs(", starts="always", names_engine=1, keys=_KEYS),
+        LogLine(holds="Load weight end", names_engine=1, pattern=re.compile(
+            r"Load weight end\.(?:.*?mem usage=(?P<weights_gib>[\d.]+) GB)?")),
+        LogLine(holds="KV Cache is allocated", names_engine=1, pattern=re.compile(
+            r"#tokens: (?P<n_tokens>[\d,]+), (?:KV size: (?P<cache_gib>[\d.]+) GB|"
+            r"K size: (?P<key_gib>[\d.]+) GB, V size: (?P<value_gib>[\d.]+) GB)")),
+        LogLine(holds="max_total_num_tokens=", names_engine=1, keys={
+            key: _KEYS[key] for key in ("context_len", "chunked_prefill_size")}),
+    ),
+    terms={"weights": ("weights",)},
+    combine={
+        "weights": "first", "cache": "first", "key": "first", "value": "first",
+        "n_tokens": "first",
+    },
+)  # fmt: skip
+
+# --kv-cache-dtype and --quantization of python/sglang/srt/server_args.py (0.5).
+_KV_WORDS = {"bf16": "auto", "fp16": "auto", "fp8": "fp8_e4m3"}
+_WEIGHT_WORDS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "fp8"}
+
+
+def launch(asked: Launch) -> list[str]:
+    """``python -m sglang.launch_server``: flags of python/sglang/srt/server_args.py (0.5).
+
+    Raises
+    ------
+    UsageError
+        If there is no word for the cache's format, the weights', a stated pool or drafts.
+    """
+    settings, parallel = asked.settings, asked.parallel
+    if asked.kv_memory_bytes is not None:
+        raise asked.unsaid("--kv-memory", "its pool is a fraction or a number of tokens")
+    if settings.draft_layers or settings.draft_tokens:
+        raise asked.unsaid("--draft-layers", "--speculative-algorithm needs the draft's name")
+    weights = asked.weight_dtype
+    if weights is not None:
+        weights = asked.word("--weight-dtype", weights, _WEIGHT_WORDS)
+    return ["python", "-m", "sglang.launch_server", "--model-path", asked.model, *options({
+        "--tp-size": parallel.tp_size,
+        "--pp-size": above_one(parallel.pp_size),
+        "--dp-size": above_one(parallel.dp_size),
+        "--ep-size": above_one(parallel.ep_size),
+        "--context-length": settings.context_tokens,
+        "--max-running-requests": asked.n_sequences,
+        "--dtype": None if weights == "fp8" else weights,
+        "--quantization": "fp8" if weights == "fp8" else None,
+        "--kv-cache-dtype": asked.word("--kv-dtype", settings.kv_dtype, _KV_WORDS),
+        "--page-size": settings.page_tokens,
+        "--mem-fraction-static": decimal(asked.utilisation),
+    })]  # fmt: skip
+
+
 ENGINE = Engine(
     name="sglang",
     about="SGLang; a fraction of the memory that is free before load",
@@ -127,4 +195,6 @@ ENGINE = Engine(
     page_tokens=ByVersion(1),
     sizes=ALL_SIZES - {"dcp_size"},
     reads=frozenset({"page_tokens"}),
+    log=LOG,
+    launch=launch,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 
 from lrkv_plan.errors import PlacementError
@@ -19,6 +20,8 @@ from lrkv_plan.serving.budget import (
     weight_terms,
 )
 from lrkv_plan.serving.engine import ALL_SIZES, ByVersion, Engine
+from lrkv_plan.serving.launch import Launch, above_one, decimal, options
+from lrkv_plan.serving.log import LogFormat, LogLine
 from lrkv_plan.serving.pool import Pool, equal_blocks, layer_kinds, rate
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -105,6 +108,77 @@ def _forward_only(inputs: BudgetInputs, tokens: int) -> int:
     return activation_peak_bytes(inputs.model, step, inputs.parallel, has_head=False)
 
 
+# cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp and trtGptModelInflightBatching.cpp,
+# tensorrt_llm/_torch/pyexecutor/_util.py and py_executor_creator.py.
+LOG = LogFormat(
+    family="tensorrt_llm",
+    lines=(
+        LogLine(holds="TensorRT-LLM version: ", starts="new_model", names_engine=1,
+                pattern=re.compile(r"TensorRT-LLM version: (?P<version>\d[\w.+-]*)")),
+        LogLine(holds="found in the config file", names_engine=1,
+                pattern=re.compile(r"Engine version (?P<version>\d[\w.]*)")),
+        LogLine(holds="max_num_tokens=", names_engine=1, pattern=re.compile(
+            r"max_seq_len=(?P<context_tokens>\d+),.*max_num_tokens=(?P<max_batched_tokens>\d+)")),
+        LogLine(holds="Number of tokens per block", names_engine=1,
+                pattern=re.compile(r"per block: (?P<page_tokens>\d+)")),
+        LogLine(holds="Number of blocks in KV cache primary pool", names_engine=1,
+                pattern=re.compile(r"primary pool: (?P<n_blocks>\d+)")),
+        LogLine(holds="available KV cache memory when calculating max tokens", names_engine=1,
+                pattern=re.compile(
+                    r"fraction is set (?P<utilisation>[\d.]+\d).*?"
+                    r"total memory (?P<memory_gib>[\d.]+) GiB")),
+        LogLine(holds="when calculating max tokens in paged kv cache", names_engine=1,
+                pattern=re.compile(r"total: (?P<memory_gib>[\d.]+) GiB")),
+        # The pool may be allotted twice: a small one to profile with, then the one that serves.
+        LogLine(holds="for max tokens in paged KV cache", names_engine=1,
+                clears=("cache", "n_tokens"), pattern=re.compile(
+            r"Allocated (?P<cache_gib>[\d.]+) GiB for max tokens in paged KV cache "
+            r"\((?P<n_tokens>\d+)\)")),
+    ),
+    terms={"memory": ("memory",)},
+)  # fmt: skip
+
+_KV_WORDS = {"bf16": "auto", "fp16": "auto", "fp8": "fp8"}
+
+
+def launch(asked: Launch) -> list[str]:
+    """``trtllm-serve``: options of tensorrt_llm/commands/serve.py.
+
+    Those of 1.0 (https://nvidia.github.io/TensorRT-LLM/1.0.0/commands/trtllm-serve), and
+    ``--kv_cache_dtype``, which 1.1 did not have.
+
+    Raises
+    ------
+    UsageError
+        If there is no word for the cache's format, the weights', data parallelism, pages, a stated
+        pool or drafts: those are keys of its YAML file.
+    """
+    settings, parallel = asked.settings, asked.parallel
+    in_yaml = {
+        "--dp-size": parallel.dp_size > 1,
+        "--page-tokens": settings.page_tokens is not None,
+        "--kv-memory": asked.kv_memory_bytes is not None,
+        "--weight-dtype": asked.weight_dtype is not None,
+        "--draft-layers": bool(settings.draft_layers or settings.draft_tokens),
+    }
+    for option, is_asked in in_yaml.items():
+        if is_asked:
+            raise asked.unsaid(option, "trtllm-serve takes it from a YAML file or the checkpoint")
+    word = asked.word("--kv-dtype", settings.kv_dtype, _KV_WORDS)
+    if word != "auto" and not asked.engine.at_least(1, 2):
+        raise asked.unsaid(f"--kv-dtype {word}", "before 1.2 a YAML file states it")
+    return ["trtllm-serve", asked.model, *options({
+        "--tp_size": parallel.tp_size,
+        "--pp_size": above_one(parallel.pp_size),
+        "--ep_size": above_one(parallel.ep_size),
+        "--max_seq_len": settings.context_tokens,
+        "--max_batch_size": asked.n_sequences,
+        "--max_num_tokens": settings.max_batched_tokens,
+        "--kv_cache_dtype": None if word == "auto" else word,
+        "--kv_cache_free_gpu_memory_fraction": decimal(asked.utilisation),
+    })]  # fmt: skip
+
+
 ENGINE = Engine(
     name="tensorrt_llm",
     about="NVIDIA TensorRT-LLM; a fraction of the memory that is free after load",
@@ -115,4 +189,6 @@ ENGINE = Engine(
     page_tokens=PAGE_TOKENS,
     sizes=ALL_SIZES - {"dcp_size"},
     reads=frozenset({"page_tokens", "max_batched_tokens"}),
+    log=LOG,
+    launch=launch,
 )

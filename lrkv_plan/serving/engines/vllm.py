@@ -13,6 +13,7 @@ H100 start logs of 0.19; other GPUs and versions carry a range.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -41,6 +42,8 @@ from lrkv_plan.serving.budget import (
     weight_terms,
 )
 from lrkv_plan.serving.engine import ByVersion, Engine
+from lrkv_plan.serving.launch import Launch, above_one, decimal, options
+from lrkv_plan.serving.log import LogFormat, LogLine
 from lrkv_plan.serving.pool import (
     LayerKind,
     Pool,
@@ -450,6 +453,120 @@ def _budget_remarks(inputs: BudgetInputs, step: Step) -> tuple[str, ...]:
     return tuple(remarks)
 
 
+LOG_KEYS = {
+    "model": "model", "model_tag": "model", "max_model_len": "context_tokens",
+    "max_seq_len": "context_tokens", "tensor_parallel_size": "tp_size",
+    "pipeline_parallel_size": "pp_size", "data_parallel_size": "dp_size",
+    "decode_context_parallel_size": "dcp_size", "enable_expert_parallel": "expert_parallel",
+    "gpu_memory_utilization": "utilisation", "kv_cache_dtype": "kv_dtype",
+    "block_size": "page_tokens", "max_num_batched_tokens": "max_batched_tokens",
+    "max_num_seqs": "max_sequences", "quantization": "quantisation", "dtype": "dtype",
+    "enable_prefix_caching": "prefix_cache", "num_spec_tokens": "draft_tokens",
+}  # fmt: skip
+# Lines of vLLM 0.2 to 0.29: vllm/entrypoints/openai/api_server.py, vllm/v1/engine/core.py,
+# vllm/v1/worker/gpu_worker.py and gpu_model_runner.py, vllm/v1/core/kv_cache_utils.py,
+# vllm/utils/mem_utils.py, vllm/executor/executor_base.py.
+LOG = LogFormat(
+    family="vllm",
+    lines=(
+        LogLine(holds="vLLM API server version", starts="always",
+                pattern=re.compile(r"server version (?P<version>\d[\w.+-]*)")),
+        LogLine(holds="non-default args", keys=LOG_KEYS),
+        LogLine(holds="args: Namespace(", keys=LOG_KEYS),
+        LogLine(holds="Initializing a V1 LLM engine", starts="new_model", names_engine=1,
+                pattern=re.compile(
+                    r"engine \(v?(?P<version>[^)\s]+)\)"
+                    r"(?:.*?speculative_config=SpeculativeConfig\(method='(?P<draft_method>\w+)')?"
+                ), keys=LOG_KEYS),
+        LogLine(holds="Using max model len",
+                pattern=re.compile(r"max model len (?P<context_tokens>\d+)")),
+        LogLine(holds="max_num_batched_tokens=",
+                pattern=re.compile(r"max_num_batched_tokens=(?P<max_batched_tokens>\d+)")),
+        LogLine(holds="Model loading took", pattern=re.compile(
+            r"took (?P<weights_gib>[\d.]+) Gi?B")),
+        LogLine(holds="Loading model weights took", pattern=re.compile(
+            r"took (?P<weights_gib>[\d.]+) Gi?B")),
+        LogLine(holds="torch peak memory increase", pattern=re.compile(
+            r"peak memory increase: (?P<activation_gib>[\d.]+) ?GiB; "
+            r"non-torch forward increase memory: (?P<non_torch_gib>[\d.]+) ?GiB"
+        )),
+        LogLine(holds="Free memory on device", pattern=re.compile(
+            r"\([\d.]+/(?P<memory_gib>[\d.]+) GiB\) on startup.{1,60}?"
+            r"utilization is \((?P<utilisation>[\d.]+),"
+        )),
+        LogLine(holds="for peak activation", pattern=re.compile(
+            r"(?P<activation_gib>[\d.]+) GiB for peak activation"
+            r"(?:, (?P<non_torch_gib>[\d.]+) GiB for non-torch memory)?"
+        )),
+        LogLine(holds="Available KV cache memory:", pattern=re.compile(
+            r"KV cache memory: (?P<cache_gib>[\d.]+) GiB")),
+        LogLine(holds="GPU KV cache size:", pattern=re.compile(
+            r"cache size: (?P<n_tokens>[\d,]+) tokens")),
+        LogLine(holds="Maximum concurrency for", pattern=re.compile(
+            r"for (?P<context_tokens>[\d,]+) tokens per request: (?P<x_concurrency>[\d.]+)x")),
+        LogLine(holds="# CPU blocks", pattern=re.compile(
+            r"# (?:GPU|cuda|CUDA) blocks: (?P<n_blocks>[\d,]+)")),
+        LogLine(holds="Graph capturing finished", pattern=re.compile(
+            r"took (?P<graphs_gib>-?[\d.]+) GiB")),
+    ),
+    terms={
+        "memory": ("memory",),
+        "weights": ("weights", "rotary tables", "expert padding"),
+        "activation": ("activation peak",),
+        "non_torch": ("non-torch",),
+        "graphs": ("CUDA graphs",),
+    },
+    combine={"weights": "most", "activation": "most", "non_torch": "most", "graphs": "most"},
+)  # fmt: skip
+
+
+# --kv-cache-dtype: auto is the model's own 16-bit format.
+_KV_WORDS = {"bf16": "auto", "fp16": "auto", "fp8": "fp8", "fp8_ds_mla": "fp8_ds_mla"}
+# What vLLM makes of a plain checkpoint at start; any other format must be the checkpoint's own.
+_WEIGHT_WORDS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "fp8"}
+
+
+def launch(asked: Launch) -> list[str]:
+    """``vllm serve``: flags of vllm/engine/arg_utils.py (0.19), https://docs.vllm.ai/en/latest/cli.
+
+    Raises
+    ------
+    UsageError
+        If there is no word for the cache's format, the weights' or the experts' placement.
+    """
+    settings, parallel = asked.settings, asked.parallel
+    shares_experts = parallel.ep_size > 1
+    if shares_experts and parallel.ep_size != parallel.tp_size * parallel.dp_size:
+        raise asked.unsaid(
+            f"--ep-size {parallel.ep_size}",
+            "--enable-expert-parallel deals experts over all tp_size x dp_size GPUs",
+        )
+    weights = asked.weight_dtype
+    if weights is not None:
+        weights = asked.word("--weight-dtype", weights, _WEIGHT_WORDS)
+    if asked.kv_memory_bytes is not None and not asked.engine.at_least(0, 11):
+        raise asked.unsaid("--kv-memory", "--kv-cache-memory-bytes came with 0.11")
+    if settings.draft_layers or settings.draft_tokens:
+        raise asked.unsaid("--draft-layers", "--speculative-config needs the draft's name")
+    return ["vllm", "serve", asked.model, *options({
+        "--tensor-parallel-size": parallel.tp_size,
+        "--pipeline-parallel-size": above_one(parallel.pp_size),
+        "--data-parallel-size": above_one(parallel.dp_size),
+        "--decode-context-parallel-size": above_one(parallel.dcp_size),
+        "--enable-expert-parallel": shares_experts,
+        "--max-model-len": settings.context_tokens,
+        "--max-num-seqs": asked.n_sequences,
+        "--max-num-batched-tokens": settings.max_batched_tokens,
+        "--dtype": None if weights == "fp8" else weights,
+        "--quantization": "fp8" if weights == "fp8" else None,
+        "--kv-cache-dtype": asked.word("--kv-dtype", settings.kv_dtype, _KV_WORDS),
+        "--block-size": settings.page_tokens,
+        "--enable-prefix-caching": settings.prefix_cache,
+        "--gpu-memory-utilization": None if asked.kv_memory_bytes else decimal(asked.utilisation),
+        "--kv-cache-memory-bytes": asked.kv_memory_bytes,
+    })]  # fmt: skip
+
+
 ENGINE = Engine(
     name="vllm",
     about="vLLM from 0.8 on (V1)",
@@ -461,4 +578,6 @@ ENGINE = Engine(
     "release that changed it is assumed to be 0.21",
     page_tokens=ByVersion(DEFAULT_PAGE_TOKENS),
     reads=frozenset({"page_tokens", "max_batched_tokens", "prefix_cache"}),
+    log=LOG,
+    launch=launch,
 )

@@ -6,6 +6,7 @@ Windows are ignored, and until 2025-03-15 (about 0.7.3) an MLA row of 576 scalar
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,6 +15,8 @@ from lrkv_plan.serving.activation import Step
 from lrkv_plan.serving.budget import BudgetInputs, BudgetTerm, MemoryBudget, assumed, taken
 from lrkv_plan.serving.engine import ByVersion, Engine
 from lrkv_plan.serving.engines import vllm
+from lrkv_plan.serving.launch import Launch
+from lrkv_plan.serving.log import LogFormat, LogLine
 from lrkv_plan.serving.pool import LayerKind, Pool, equal_blocks, layer_kinds
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
@@ -105,6 +108,50 @@ def _activation(inputs: BudgetInputs, step: Step, has_head: bool) -> BudgetTerm:
     return taken("activation peak", fitted, assumed(low, high, why), low, high)
 
 
+# Lines of vLLM 0.4 to 0.9: vllm/engine/llm_engine.py, vllm/worker/worker.py.
+LOG = LogFormat(
+    family="vllm",
+    lines=(
+        LogLine(holds="Initializing an LLM engine", starts="new_model", names_engine=2,
+                pattern=re.compile(r"engine \(v?(?P<version>[^)\s]+)\)"), keys=vllm.LOG_KEYS),
+        LogLine(holds="Initializing a V0 LLM engine", starts="new_model", names_engine=2,
+                pattern=re.compile(r"engine \(v?(?P<version>[^)\s]+)\)"), keys=vllm.LOG_KEYS),
+        LogLine(holds="can use total_gpu_memory", pattern=re.compile(
+            r"total_gpu_memory \((?P<memory_gib>[\d.]+) ?GiB\) x gpu_memory_utilization "
+            r"\((?P<utilisation>[\d.]+)\)")),
+        LogLine(holds="model weights take", pattern=re.compile(
+            r"weights take (?P<weights_gib>[\d.]+) ?GiB")),
+        LogLine(holds="non_torch_memory takes", pattern=re.compile(
+            r"memory takes (?P<non_torch_gib>-?[\d.]+) ?GiB")),
+        LogLine(holds="activation peak memory takes", pattern=re.compile(
+            r"peak memory takes (?P<activation_gib>[\d.]+) ?GiB")),
+        LogLine(holds="reserved for KV Cache is", pattern=re.compile(
+            r"KV Cache is (?P<cache_gib>-?[\d.]+) ?GiB")),
+        LogLine(holds="Memory profiling results", pattern=re.compile(
+            r"total_gpu_memory=(?P<memory_gib>[\d.]+)GiB.*?"
+            r"non_torch_memory=(?P<non_torch_gib>[\d.]+)GiB.*?"
+            r"kv_cache_size=(?P<cache_gib>-?[\d.]+)GiB.*?"
+            r"gpu_memory_utilization=(?P<utilisation>[\d.]+)")),
+    ),
+    terms=vllm.LOG.terms,
+    combine=vllm.LOG.combine,
+)  # fmt: skip
+
+
+def launch(asked: Launch) -> list[str]:
+    """vLLM's command line; from 0.8 on V0 is asked for by an environment variable (vllm/envs.py).
+
+    Raises
+    ------
+    UsageError
+        As vLLM's, or before 0.6, whose command line was another.
+    """
+    if not asked.engine.at_least(0, 6):
+        raise asked.unsaid(f"--engine {asked.engine}", "`vllm serve` is known from 0.6 on")
+    words = vllm.launch(asked)
+    return ["env", "VLLM_USE_V1=0", *words] if asked.engine.at_least(0, 8) else words
+
+
 ENGINE = Engine(
     name="vllm_v0",
     about="vLLM before 0.8 (V0)",
@@ -114,4 +161,6 @@ ENGINE = Engine(
     page_tokens=ByVersion(DEFAULT_PAGE_TOKENS),
     sizes=frozenset({"tp_size", "pp_size"}),
     reads=frozenset({"page_tokens", "max_batched_tokens"}),
+    log=LOG,
+    launch=launch,
 )
