@@ -35,6 +35,7 @@ BLOCK_TYPES = {
     "q4_1": BlockType(n_bytes=20, width=32),
     "q5_0": BlockType(n_bytes=22, width=32),
     "q5_1": BlockType(n_bytes=24, width=32),
+    "iq4_nl": BlockType(n_bytes=18, width=32),
     "q8_0": BlockType(n_bytes=34, width=32),
     "q4_k": BlockType(n_bytes=144, width=256, narrow="q5_0"),
     "q5_k": BlockType(n_bytes=176, width=256, narrow="q5_1"),

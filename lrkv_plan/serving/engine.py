@@ -19,6 +19,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lrkv_plan.errors import PlacementError, SpecError, UsageError, did_you_mean, shown
+from lrkv_plan.formats import storage_format
 from lrkv_plan.serving.pool import Pool
 from lrkv_plan.specs.deployment import (
     EngineName,
@@ -315,7 +316,7 @@ def pool_of(
     check_layout(model, engine, parallel)
     record = engine_record(engine.name)
     settings = record.told(settings, engine)
-    stages = stage_models(model, parallel.pp_size)
+    stages = stage_models(model.cached_in(storage_format(settings.kv_dtype)), parallel.pp_size)
     pools = []
     for index, (stage, budget) in enumerate(zip(stages, stage_budgets_bytes, strict=True)):
         is_last = index == len(stages) - 1

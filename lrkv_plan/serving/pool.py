@@ -87,12 +87,12 @@ def _kinds_of(
         yield LayerKind(keeps="state", count=group.count, fixed_bytes=fixed)
     if group.attention is None or group.reuses_cache:
         return
-    layout = layout_of(group.attention, model.model_dim)
+    layout, storage = layout_of(group.attention, model.model_dim), group.keeps_in(storage)
     row = row_bytes_per_layer(layout, storage, tp_size)
     payload = sum(
         (
             tensor.copies_per_gpu(tp_size)
-            * storage.of_tensor(tensor.stored_as).row_bytes(
+            * tensor.format_in(storage).row_bytes(
                 tensor.width if tensor.payload_width is None else tensor.payload_width
             )
             for tensor in layout.cached
