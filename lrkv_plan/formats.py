@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from lrkv_plan.errors import SpecError, did_you_mean, shown
+from lrkv_plan.errors import PlacementError, SpecError, did_you_mean, shown
 from lrkv_plan.gguf_mixtures import BLOCK_TYPES, MIXTURES, Shares, mixed_bits
 
 
@@ -48,15 +48,15 @@ class StorageFormat:
 
         Raises
         ------
-        SpecError
+        PlacementError
             If keys and values have formats of their own and the row is both.
         """
         if self.halves is None:
             return self
         if holds == "both":
-            raise SpecError(
+            raise PlacementError(
                 f"kv_dtype {self.name}: one cached row is key and value here, so it has one "
-                f"format; give one, such as {self.halves[0].name}"
+                "format; give one, such as bf16 or fp8"
             )
         return self.halves[holds == "value"]
 

@@ -3,10 +3,11 @@ from fractions import Fraction
 import pytest
 
 from lrkv_plan.attention.layout import CachedTensor, Sharding
-from lrkv_plan.errors import SpecError
+from lrkv_plan.errors import PlacementError, SpecError
 from lrkv_plan.formats import STORAGE_FORMATS, storage_format
 from lrkv_plan.loader import load_model
 from lrkv_plan.memory.cache import bytes_per_token
+from lrkv_plan.memory.largest import rank_ceiling
 from lrkv_plan.specs.design import swap_attention
 from tests.conftest import make_model
 
@@ -133,10 +134,10 @@ def test_keys_and_values_apart_are_what_llama_cpp_prints() -> None:
 
 
 def test_a_row_that_is_key_and_value_has_one_format() -> None:
-    with pytest.raises(SpecError, match="one cached row is key and value"):
+    with pytest.raises(PlacementError, match="one cached row is key and value"):
         bytes_per_token(load_model("deepseek-v3"), kv_dtype="q8_0/iq4_nl")
     tied = CachedTensor(name="tied", width=64, copies_per_layer=1, sharding=Sharding.REPLICATED)
-    with pytest.raises(SpecError, match="such as bf16"):
+    with pytest.raises(PlacementError, match="such as bf16"):
         tied.format_in(storage_format("bf16/fp8"))
 
 
@@ -154,3 +155,9 @@ def test_low_rank_rows_follow_keys_and_values() -> None:
     backbone = make_model({"family": "mha", "n_heads": 4, "head_dim": 64})
     model = swap_attention(backbone, "lrkv:32")
     assert bytes_per_token(model, kv_dtype="q8_0/q4_0") == 68 + 4 * 34 + 36 + 4 * 18
+
+
+def test_rank_and_plan_leave_out_designs_that_a_format_cannot_hold() -> None:
+    ceiling = rank_ceiling(load_model("llama-3.1-8b"), budget="50%", kv_dtype="q8_0/q4_0")
+    assert ceiling.latent is None
+    assert ceiling.remarks[0].startswith("no MLA: kv_dtype q8_0/q4_0: one cached row is")

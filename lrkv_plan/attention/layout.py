@@ -54,7 +54,7 @@ class CachedTensor:
 
         Raises
         ------
-        SpecError
+        PlacementError
             If it keeps keys and values apart, and this row is both.
         """
         return storage.half(self.holds).of_tensor(self.row_of or self.name)
