@@ -139,7 +139,7 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Name, YAML, config.json or folder. `lrkv-plan models` lists the names.",
+        help="Name, YAML, config.json, GGUF or folder. `lrkv-plan models` lists the names.",
         autocompletion=some_of(models),
     ),
 ]
@@ -147,7 +147,7 @@ ModelsArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL[,...]",
-        help="Name, YAML, config.json or folder. A comma lists several, one row each.",
+        help="Name, YAML, config.json, GGUF or folder. A comma lists several, one row each.",
         autocompletion=some_of(models),
     ),
 ]
