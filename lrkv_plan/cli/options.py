@@ -139,7 +139,7 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Name, YAML, config.json, GGUF or folder. `lrkv-plan models` lists the names.",
+        help="Name, YAML, config.json or GGUF. A folder holds one; `lrkv-plan models` lists names.",
         autocompletion=some_of(models),
     ),
 ]
@@ -147,7 +147,8 @@ ModelsArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL[,...]",
-        help="Name, YAML, config.json, GGUF or folder. A comma lists several, one row each.",
+        help="Name, YAML, config.json or GGUF. A folder holds one; a comma lists several, a row "
+        "each.",
         autocompletion=some_of(models),
     ),
 ]
