@@ -214,6 +214,15 @@ def capacity(
             rich_help_panel=ENGINE,
         ),
     ] = None,
+    limit_mm_per_prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--limit-mm-per-prompt",
+            metavar="TEXT",
+            help="Images and videos a prompt, which vLLM profiles: image=1,video=0.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
     align: Annotated[
         str,
         typer.Option(

@@ -184,6 +184,7 @@ def capacity(
     swa_full_tokens_ratio: Number | None = None,
     no_kv_unified: bool | None = None,
     cross_kv_cache_fraction: Number | None = None,
+    limit_mm_per_prompt: str | None = None,
     align: Number | None = None,
     lengths: str | Path | None = None,
     column: str | None = None,
@@ -356,6 +357,7 @@ _OWN_SETTINGS: dict[str, Callable[[str, Any], Any]] = {
     "swa_full_tokens_ratio": words.share,
     "no_kv_unified": lambda _, value: bool(value),
     "cross_kv_cache_fraction": words.share,
+    "limit_mm_per_prompt": lambda name, value: words.texts(name, value)[0],
 }
 
 

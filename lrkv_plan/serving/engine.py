@@ -48,7 +48,7 @@ SETTINGS = (
     "page_tokens", "max_batched_tokens", "prefix_cache", "drafter", "max_num_seqs",
     "mamba_ssm_cache_dtype", "max_mamba_cache_size", "mamba_full_memory_ratio",
     "mamba_scheduler_strategy", "disable_radix_cache", "swa_full_tokens_ratio", "no_kv_unified",
-    "cross_kv_cache_fraction",
+    "cross_kv_cache_fraction", "limit_mm_per_prompt",
 )  # fmt: skip
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 

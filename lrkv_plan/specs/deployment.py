@@ -40,6 +40,7 @@ class EngineSettings:
     swa_full_tokens_ratio: Fraction | None = None
     no_kv_unified: bool = False
     cross_kv_cache_fraction: Fraction | None = None
+    limit_mm_per_prompt: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,6 +158,19 @@ class LayerGroup(Frozen):
         return self
 
 
+class Media(Frozen):
+    """The largest items that a vision encoder is given, as an engine's start-up profiles them.
+
+    ``video_pair_tokens`` are those of two frames of a video, None where no video is larger than an
+    image.
+    """
+
+    image_tokens: TokenCount
+    patches_per_token: Annotated[int, Field(strict=True, ge=1, le=10_000)]
+    video_pair_tokens: TokenCount | None = None
+    encoder_dim: Width
+
+
 def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, dict | Source) else value
 
@@ -197,6 +210,7 @@ class ModelSpec(Frozen):
     weight_dtype: WeightFormatName | None = None
     quantised_parts: dict[WeightFormatName, tuple[LinearPart, ...]] = Field(default_factory=dict)
     norms: Norms | None = None
+    media: Media | None = None
     draft_layers: Annotated[int, Field(strict=True, ge=0, le=1_000)] = 0
     layers: Annotated[tuple[LayerGroup, ...], Field(min_length=1, max_length=10_000)]
     layer_order: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None
@@ -323,6 +337,8 @@ def model_to_yaml(model: ModelSpec) -> str:
         data["source"] = [_stated(source) for source in model.source]
     if model.norms is not None:
         data["norms"] = _one_line(model.norms)
+    if model.media is not None:
+        data["media"] = _one_line(model.media)
     data["layers"] = [_group(group) for group in model.layers]
     if model.layer_order is not None:
         data["layer_order"] = _OneLineList(model.layer_order)

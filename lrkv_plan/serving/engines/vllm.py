@@ -43,6 +43,7 @@ from lrkv_plan.serving.budget import (
     weight_terms,
 )
 from lrkv_plan.serving.engine import ByVersion, Engine
+from lrkv_plan.serving.media import limits_of, profiled_items
 from lrkv_plan.serving.pool import (
     LayerKind,
     Pool,
@@ -343,10 +344,32 @@ def budget_of_step(
         utilisation=inputs.utilisation,
         stages=stages_of(
             shared,
-            [(term, activation(inputs, step, index == last)) for index, term in enumerate(weights)],
+            [
+                (term, _with_encoder(activation(inputs, step, index == last), inputs, step))
+                for index, term in enumerate(weights)
+            ],
         ),
         remarks=(*remarks, *weight_remarks, *_budget_remarks(inputs, step)),
     )
+
+
+def _with_encoder(language: BudgetTerm, inputs: BudgetInputs, step: Step) -> BudgetTerm:
+    """The peak of the language model, or that of a vision encoder where it is higher.
+
+    The encoder runs before the language model does, so that the larger of them counts.
+    """
+    media, settings = inputs.model.media, inputs.settings
+    limits = limits_of(settings.limit_mm_per_prompt)
+    if media is None:
+        return language
+    items = profiled_items(
+        media, inputs.engine, context_tokens=settings.context_tokens,
+        batched_tokens=step.batched_tokens, max_sequences=step.max_sequences, limits=limits,
+    )  # fmt: skip
+    if items is None or items.n_bytes <= -language.n_bytes:
+        return language
+    low, high = items.low_bytes, items.high_bytes
+    return taken("encoder peak", items.n_bytes, assumed(low, high, items.told), low, high)
 
 
 def placement(parallel: Parallelism) -> str:
@@ -506,6 +529,7 @@ ENGINE = Engine(
             "drafter",
             "max_num_seqs",
             "mamba_ssm_cache_dtype",
+            "limit_mm_per_prompt",
         }
     ),
 )
