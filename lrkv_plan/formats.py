@@ -155,6 +155,22 @@ _FORMATS = (
         source="e2m1 with one e8m0 scale per 32 scalars (OCP MX v1.0)",
     ),
     *(_blocks(name, bits) for name, bits in _BITS_OF_BLOCKS.items()),
+    *(
+        StorageFormat(
+            name=f"int{bits}_group64", bits_per_scalar=bits, scale_bits=32, group_size=64,
+            by_tensor=_BESIDE_BLOCKS,
+            source="16-bit scale and bias per 64 scalars (MLX, mlx_lm/models/cache.py)",
+        )
+        for bits in (8, 4)
+    ),
+    *(
+        StorageFormat(
+            name=f"exl3_{bits}", bits_per_scalar=bits, scale_bits=16, group_size=32,
+            by_tensor=_BESIDE_BLOCKS,
+            source="fp16 scale per 32 scalars (ExLlamaV3, exllamav3/cache/quant.py)",
+        )
+        for bits in (8, 7, 6, 5, 4, 3, 2)
+    ),
 )  # fmt: skip
 _BY_NAME = {f.name: f for f in _FORMATS}
 _DS_MLA_LATENT = StorageFormat(

@@ -29,6 +29,9 @@ ROW_OF_128 = {
     "q4_1": 4 * 20,
     "q4_0": 4 * 18,
     "iq4_nl": 4 * 18,
+    "int8_group64": 2 * (64 + 4),  # 16-bit scale and bias
+    "int4_group64": 2 * (32 + 4),
+    **{f"exl3_{bits}": 4 * (4 * bits + 2) for bits in range(2, 9)},
     "fp8_ds_mla": 128,  # rows other than MLA's: plain fp8
 }
 

@@ -90,8 +90,9 @@ EngineOption = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME[@VERSION]",
-        help="ideal, paged, vllm, vllm_v0, vllm_ascend, sglang, tensorrt_llm, llama_cpp, "
-        "ik_llama_cpp or one that a package adds; with a version vllm@0.11.0.",
+        help="ideal, paged, vllm, vllm_v0, vllm_ascend, sglang, tensorrt_llm, lmdeploy, "
+        "tgi, llama_cpp, ik_llama_cpp, ollama, exllama, mlx or one that a package adds; with a "
+        "version vllm@0.11.0.",
         rich_help_panel=DEPLOYMENT,
         autocompletion=one_of(engines),
     ),

@@ -211,6 +211,14 @@ def utilisation_term(total_bytes: int, utilisation: Fraction) -> BudgetTerm:
     return taken("outside utilisation", kept, f"1 - {float(utilisation):.4g} of all memory")
 
 
+def share_of_free(terms: tuple[BudgetTerm, ...], fraction: Fraction) -> StageBudget:
+    """A stage whose cache gets that fraction of what the terms leave."""
+    free = StageBudget(terms=terms)
+    kept = max(0, free.kv_bytes) * (1 - fraction)
+    note = f"1 - {float(fraction):.4g} of the memory free after load"
+    return StageBudget(terms=(*terms, taken("outside the fraction", int(kept), note)))
+
+
 def stages_of(
     shared: Iterable[BudgetTerm], per_stage: Iterable[Iterable[BudgetTerm]]
 ) -> tuple[StageBudget, ...]:

@@ -11,12 +11,11 @@ from lrkv_plan.errors import PlacementError
 from lrkv_plan.serving.activation import Step, activation_peak_bytes
 from lrkv_plan.serving.budget import (
     BudgetInputs,
-    BudgetTerm,
     MemoryBudget,
-    StageBudget,
     assumed,
     memory_term,
     non_torch_term,
+    share_of_free,
     taken,
     weight_terms,
 )
@@ -123,17 +122,11 @@ def budget(inputs: BudgetInputs) -> MemoryBudget:
         engine=inputs.engine,
         utilisation=inputs.utilisation,
         stages=tuple(
-            _of_free((memory, term, activation, non_torch), inputs.utilisation) for term in weights
+            share_of_free((memory, term, activation, non_torch), inputs.utilisation)
+            for term in weights
         ),
         remarks=(*remarks, *weight_remarks, "the fraction applies to memory free after load"),
     )
-
-
-def _of_free(terms: tuple[BudgetTerm, ...], fraction: Fraction) -> StageBudget:
-    free = StageBudget(terms=terms)
-    kept = max(0, free.kv_bytes) * (1 - fraction)
-    note = f"1 - {float(fraction):.4g} of the memory free after load"
-    return StageBudget(terms=(*terms, taken("outside the fraction", int(kept), note)))
 
 
 def _forward_only(inputs: BudgetInputs, tokens: int) -> int:
