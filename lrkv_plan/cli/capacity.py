@@ -114,7 +114,7 @@ def capacity(
         typer.Option(
             "--draft-tokens",
             metavar="N",
-            help="Tokens drafted; 1 with draft layers.",
+            help="Tokens drafted; 1 with draft layers or a drafter.",
             rich_help_panel=PRICE,
         ),
     ] = None,

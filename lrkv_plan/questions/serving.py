@@ -270,6 +270,8 @@ def capacity(
     settings |= _own_settings(own, spec_dir)
     if drafter is not None and settings["draft_layers"]:
         raise ArgumentError(["drafter", "draft_layers"], ": a drafter states its own layers")
+    if drafter is not None and draft_tokens is None:
+        settings["draft_tokens"] = 1
 
     def deployments(one: Mapping[str, Any], spec: ModelSpec) -> list[Deployment]:
         """One deployment per size and context of a model on a GPU."""

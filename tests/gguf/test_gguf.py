@@ -49,6 +49,18 @@ def test_capacity_takes_the_exact_bytes(tmp_path: Path) -> None:
     assert rows[0]["model"] == "small"
 
 
+def test_stages_of_a_pipeline_hold_their_share_of_the_bytes(tmp_path: Path) -> None:
+    path = write(tmp_path / "small.gguf", *llama(n_layers=4))
+    told = {"gpu": "rtx-3090", "engine": "llama_cpp", "detail": True}
+    whole, halves = (
+        [-row["n_bytes"] for row in lrkv_plan.capacity(str(path), pp_size=n, **told).rows
+         if row["term"] == "weights"] for n in (1, 2)
+    )  # fmt: skip
+    assert whole == [gguf_bytes(path)]
+    assert len(halves) == 2
+    assert whole[0] / 2 < halves[0] == halves[1] < whole[0]
+
+
 def test_a_folder_and_a_split_model(tmp_path: Path) -> None:
     keys, tensors = llama()
     halves = dict(list(tensors.items())[:9]), dict(list(tensors.items())[9:])
