@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import time
 from pathlib import Path
@@ -284,3 +285,29 @@ def test_q8_file_is_timed_as_q8(tmp_path: Path) -> None:
         name: (shape, Q8_0 if len(shape) > 1 else F32) for name, (shape, _) in tensors.items()
     }
     assert import_gguf(write(tmp_path / "q.gguf", keys, tensors)).weight_dtype == "q8_0"
+
+
+def test_damaged_headers_end_in_a_model_or_a_line(tmp_path: Path) -> None:
+    keys, tensors = llama()
+    head, n_bytes = header(keys, tensors)
+    chance = random.Random(20_261_201)
+    path = tmp_path / "damaged.gguf"
+    ends, longest = {"read": 0, "told": 0}, 0
+    for _ in range(600):
+        damaged = bytearray(head)
+        for _ in range(chance.choice((1, 1, 2, 8))):
+            at = chance.randrange(4, len(damaged))
+            damaged[at] = chance.choice((0, 1, 255, chance.randrange(256)))
+        path.write_bytes(bytes(damaged))
+        with path.open("r+b") as file:
+            file.truncate(len(head) + n_bytes + 64)
+        begun = time.process_time()
+        try:
+            lrkv_plan.load_model(path)
+            ends["read"] += 1
+        except PlanError as error:
+            ends["told"] += 1
+            longest = max(longest, len(error.message))
+        assert time.process_time() - begun < 3
+    assert longest < 700
+    assert min(ends.values()) > 50, ends
