@@ -8,12 +8,13 @@ weights do not change the cache; repacking and padding for a kernel belong to an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from lrkv_plan.errors import SpecError, did_you_mean, shown
-from lrkv_plan.gguf_mixtures import MIXTURES, Shares, mixed_bits
+from lrkv_plan.errors import PlacementError, SpecError, did_you_mean, shown
+from lrkv_plan.gguf_mixtures import BLOCK_TYPES, MIXTURES, Shares, mixed_bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,10 @@ class StorageFormat:
     ``group_size`` None with ``scale_bits`` above 0 means one scale per row. ``whole_groups``
     means that a partly filled group is stored in full (llama.cpp blocks). ``spare_bits`` of every
     row hold nothing. ``by_tensor`` are cached tensors kept otherwise; a key's inverse RMS is a
-    plain 16-bit scalar in formats with scales.
+    plain 16-bit scalar in formats with scales. ``halves`` are the formats of keys and of values
+    where they differ. Rows of ``whole_bytes`` end at a byte, at an even one together with the row
+    of ``evens``, if given.
+    ``plain_ends`` first and last layers keep 16 bits, in models whose layers all attend.
     """
 
     name: str
@@ -33,7 +37,28 @@ class StorageFormat:
     whole_groups: bool = False
     spare_bits: int = 0
     by_tensor: Mapping[str, StorageFormat] = field(default_factory=dict)
+    halves: tuple[StorageFormat, StorageFormat] | None = None
+    whole_bytes: bool = False
+    evens: StorageFormat | None = None
+    plain_ends: int = 0
     source: str
+
+    def half(self, holds: str) -> StorageFormat:
+        """The format of rows that hold a ``key``, a ``value`` or ``both``.
+
+        Raises
+        ------
+        PlacementError
+            If keys and values have formats of their own and the row is both.
+        """
+        if self.halves is None:
+            return self
+        if holds == "both":
+            raise PlacementError(
+                f"kv_dtype {self.name}: one cached row is key and value here, so it has one "
+                "format; give one, such as bf16 or fp8"
+            )
+        return self.halves[holds == "value"]
 
     def of_tensor(self, name: str) -> StorageFormat:
         """The format of that cached tensor; entry layouts such as fp8_ds_mla mix formats."""
@@ -53,7 +78,10 @@ class StorageFormat:
         n_groups = -(-width // group_size)
         stored_scalars = n_groups * group_size if self.whole_groups else width
         scalar_bits = stored_scalars * self.bits_per_scalar
-        return Fraction(scalar_bits + n_groups * self.scale_bits + self.spare_bits, 8)
+        row = Fraction(scalar_bits + n_groups * self.scale_bits + self.spare_bits, 8)
+        if self.whole_bytes:
+            row = Fraction(math.ceil(row))
+        return row if self.evens is None else row + (row + self.evens.row_bytes(width)) % 2
 
     @property
     def bits_per_scalar_in_full_groups(self) -> Fraction | None:
@@ -74,6 +102,21 @@ class StorageFormat:
 _KEY_SCALE = StorageFormat(name="16-bit key scale", bits_per_scalar=16, source="assumed")
 _BESIDE_BLOCKS = {"key_scale": _KEY_SCALE}
 _IEEE = "IEEE 754 / bfloat16: no scales"
+
+
+_BITS_OF_BLOCKS = {"q8_0": 8, "q5_1": 5, "q5_0": 5, "q4_1": 4, "q4_0": 4, "iq4_nl": 4}
+
+
+def _blocks(name: str, bits: int) -> StorageFormat:
+    """A block type of ggml that llama.cpp keeps a cache in: 32 scalars with their scales."""
+    block = BLOCK_TYPES[name]
+    return StorageFormat(
+        name=name, bits_per_scalar=bits, scale_bits=8 * block.n_bytes - bits * block.width,
+        group_size=block.width, whole_groups=True, by_tensor=_BESIDE_BLOCKS,
+        source=f"{block.n_bytes} bytes per {block.width} scalars with their scales (ggml)",
+    )  # fmt: skip
+
+
 _FORMATS = (
     StorageFormat(name="fp32", bits_per_scalar=32, source=_IEEE),
     StorageFormat(name="bf16", bits_per_scalar=16, source=_IEEE),
@@ -111,15 +154,22 @@ _FORMATS = (
         by_tensor=_BESIDE_BLOCKS,
         source="e2m1 with one e8m0 scale per 32 scalars (OCP MX v1.0)",
     ),
-    StorageFormat(
-        name="q8_0", bits_per_scalar=8, scale_bits=16, group_size=32, whole_groups=True,
-        by_tensor=_BESIDE_BLOCKS,
-        source="32 int8 and one fp16 scale: 34 bytes per 32 scalars (ggml)",
+    *(_blocks(name, bits) for name, bits in _BITS_OF_BLOCKS.items()),
+    *(
+        StorageFormat(
+            name=f"int{bits}_group64", bits_per_scalar=bits, scale_bits=32, group_size=64,
+            by_tensor=_BESIDE_BLOCKS,
+            source="16-bit scale and bias per 64 scalars (MLX, mlx_lm/models/cache.py)",
+        )
+        for bits in (8, 4)
     ),
-    StorageFormat(
-        name="q4_0", bits_per_scalar=4, scale_bits=16, group_size=32, whole_groups=True,
-        by_tensor=_BESIDE_BLOCKS,
-        source="32 int4 and one fp16 scale: 18 bytes per 32 scalars (ggml)",
+    *(
+        StorageFormat(
+            name=f"exl3_{bits}", bits_per_scalar=bits, scale_bits=16, group_size=32,
+            by_tensor=_BESIDE_BLOCKS,
+            source="fp16 scale per 32 scalars (ExLlamaV3, exllamav3/cache/quant.py)",
+        )
+        for bits in (8, 7, 6, 5, 4, 3, 2)
     ),
 )  # fmt: skip
 _BY_NAME = {f.name: f for f in _FORMATS}
@@ -136,7 +186,34 @@ _FP8_DS_MLA = StorageFormat(
     },
     source="656 bytes per token of MLA 512+64: 512 fp8, 16 of scales, 64 bf16 (vLLM fp8_ds_mla)",
 )  # fmt: skip
-STORAGE_FORMATS = {**_BY_NAME, "fp8_ds_mla": _FP8_DS_MLA}
+
+
+# Keys are rotated and kept with one fp16 norm, values with an fp16 scale and an fp16 zero point;
+# keys of 8 bits are plain fp8. What a head keeps of key and value is rounded up to an even number
+# of bytes (vllm/model_executor/layers/quantization/turboquant/config.py, 0.22; from there also
+# the bits of keys and values by name and the layers left alone).
+_TURBO = {"k8v4": (8, 4), "4bit_nc": (4, 4), "k3v4_nc": (3, 4), "3bit_nc": (3, 3)}
+
+
+def _turboquant(name: str, key_bits: int, value_bits: int) -> StorageFormat:
+    name, source = f"turboquant_{name}", "vLLM TurboQuant presets (0.22)"
+    key = StorageFormat(
+        name=f"{name} keys", bits_per_scalar=key_bits, scale_bits=0 if key_bits == 8 else 16,
+        whole_bytes=True, source=source, by_tensor=_BESIDE_BLOCKS,
+    )  # fmt: skip
+    value = StorageFormat(
+        name=f"{name} values", bits_per_scalar=value_bits, scale_bits=32, whole_bytes=True,
+        evens=key, source=source, by_tensor=_BESIDE_BLOCKS,
+    )  # fmt: skip
+    return StorageFormat(
+        name=name, bits_per_scalar=key_bits, halves=(key, value), plain_ends=2, source=source
+    )
+
+
+STORAGE_FORMATS = {
+    **_BY_NAME, "fp8_ds_mla": _FP8_DS_MLA,
+    **{f"turboquant_{name}": _turboquant(name, *bits) for name, bits in _TURBO.items()},
+}  # fmt: skip
 
 _ALIASES = {
     "float32": "fp32", "float": "fp32", "f32": "fp32",
@@ -146,15 +223,23 @@ _ALIASES = {
 
 
 def storage_format(name: str) -> StorageFormat:
-    """The format of that name, or of an alias such as ``bfloat16``.
+    """The format of that name or alias, or of keys and of values apart: ``q8_0/iq4_nl``.
 
     Raises
     ------
     SpecError
         If the name is unknown; the message lists the known ones.
+
+    Examples
+    --------
+    >>> apart = storage_format("q8_0/iq4_nl")
+    >>> [int(apart.half(row).row_bytes(128)) for row in ("key", "value")]
+    [136, 72]
     """
     if not isinstance(name, str):
         raise SpecError(f"kv_dtype {shown(name)}: must be the name of a storage format, as 'bf16'")
+    if "/" in name:
+        return _apart(name)
     key = name.strip().lower()
     found = STORAGE_FORMATS.get(_ALIASES.get(key, key))
     if found is None:
@@ -162,6 +247,25 @@ def storage_format(name: str) -> StorageFormat:
         hint = did_you_mean(key, [*STORAGE_FORMATS, *_ALIASES])
         raise SpecError(f"storage format {shown(name)} is unknown{hint}; known: {known}")
     return found
+
+
+def _apart(text: str) -> StorageFormat:
+    """Keys in one format and values in another; one format where both are the same."""
+    parts = text.split("/")
+    if len(parts) != 2 or not all(part.strip() for part in parts):
+        raise SpecError(f"kv_dtype {shown(text)}: write formats of keys and values, q8_0/iq4_nl")
+    key, value = (storage_format(part) for part in parts)
+    if key is value:
+        return key
+    for one in (key, value):
+        if one.halves is not None or one is _FP8_DS_MLA:
+            raise SpecError(f"kv_dtype {shown(text)}: {one.name} is a format of whole rows")
+    return StorageFormat(
+        name=f"{key.name}/{value.name}",
+        bits_per_scalar=max(key.bits_per_scalar, value.bits_per_scalar),
+        halves=(key, value),
+        source=f"keys: {key.source}; values: {value.source}",
+    )
 
 
 LINEAR_PARTS = frozenset({"attention", "feed_forward", "experts", "shared_experts"})

@@ -18,8 +18,12 @@ Shares = tuple[tuple[Fraction, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class BlockType:
-    """A block of ``width`` weights in ``n_bytes`` with its scales; ``narrow`` stands in for it."""
+    """A block of ``width`` weights in ``n_bytes`` with its scales; ``narrow`` stands in for it.
 
+    ``number`` is what a GGUF file calls it.
+    """
+
+    number: int
     n_bytes: int
     width: int
     narrow: str | None = None
@@ -30,15 +34,23 @@ class BlockType:
         return Fraction(8 * self.n_bytes, self.width)
 
 
+_NARROW = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
+# Name, number in a file, weights of a block and its bytes (ggml_type in ggml.h).
+_TYPES = (
+    ("f32", 0, 1, 4), ("f16", 1, 1, 2), ("q4_0", 2, 32, 18), ("q4_1", 3, 32, 20),
+    ("q5_0", 6, 32, 22), ("q5_1", 7, 32, 24), ("q8_0", 8, 32, 34), ("q8_1", 9, 32, 40),
+    ("q2_k", 10, 256, 84), ("q3_k", 11, 256, 110), ("q4_k", 12, 256, 144), ("q5_k", 13, 256, 176),
+    ("q6_k", 14, 256, 210), ("q8_k", 15, 256, 292), ("iq2_xxs", 16, 256, 66),
+    ("iq2_xs", 17, 256, 74), ("iq3_xxs", 18, 256, 98), ("iq1_s", 19, 256, 50),
+    ("iq4_nl", 20, 32, 18), ("iq3_s", 21, 256, 110), ("iq2_s", 22, 256, 82),
+    ("iq4_xs", 23, 256, 136), ("i8", 24, 1, 1), ("i16", 25, 1, 2), ("i32", 26, 1, 4),
+    ("i64", 27, 1, 8), ("f64", 28, 1, 8), ("iq1_m", 29, 256, 56), ("bf16", 30, 1, 2),
+    ("tq1_0", 34, 256, 54), ("tq2_0", 35, 256, 66), ("mxfp4", 39, 32, 17), ("nvfp4", 40, 64, 36),
+    ("q1_0", 41, 128, 18), ("q2_0", 42, 64, 18),
+)  # fmt: skip
 BLOCK_TYPES = {
-    "q4_0": BlockType(n_bytes=18, width=32),
-    "q4_1": BlockType(n_bytes=20, width=32),
-    "q5_0": BlockType(n_bytes=22, width=32),
-    "q5_1": BlockType(n_bytes=24, width=32),
-    "q8_0": BlockType(n_bytes=34, width=32),
-    "q4_k": BlockType(n_bytes=144, width=256, narrow="q5_0"),
-    "q5_k": BlockType(n_bytes=176, width=256, narrow="q5_1"),
-    "q6_k": BlockType(n_bytes=210, width=256, narrow="q8_0"),
+    name: BlockType(number=number, width=width, n_bytes=n_bytes, narrow=_NARROW.get(name))
+    for name, number, width, n_bytes in _TYPES
 }
 
 _ALL = Fraction(1)

@@ -1,8 +1,8 @@
 """Find, read and validate models and hardware profiles.
 
-A model argument is a path (YAML, Hugging Face config.json, or a folder that holds one) or the
-name of a shipped file. Search order for names: ``spec_dir``, the copy inside the package, the
-checkout.
+A model argument is a path (YAML, Hugging Face config.json, GGUF, or a folder that holds one of the
+latter two) or the name of a shipped file. Search order for names: ``spec_dir``, the copy inside the
+package, the checkout.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lrkv_plan.documents import read_json, read_yaml
 from lrkv_plan.errors import SpecError, nearest_names, shown
 from lrkv_plan.files import as_path, names_in, start_of_regular
+from lrkv_plan.gguf.files import is_gguf
 from lrkv_plan.schema import validate
 from lrkv_plan.specs.model import ModelSpec
 
@@ -28,7 +29,7 @@ HARDWARE_FOLDER = "hardware_profiles"
 _PACKAGE = Path(__file__).resolve().parent
 MAX_FILES = 1_000  # in one folder that is searched
 MAX_FOLDER_BYTES = 2 * 2**20  # of YAML; two seconds' work at worst
-_SUFFIXES = (".yaml", ".yml", ".json")
+_SUFFIXES = (".yaml", ".yml", ".json", ".gguf")
 
 
 def load_model(
@@ -38,8 +39,9 @@ def load_model(
 
     Parameters
     ----------
-    argument : a shipped name; a YAML file, a Hugging Face config.json or a folder that holds one; a
-        mapping of the keys of either kind of file; or a model, which is returned as it is.
+    argument : a shipped name; a YAML file, a Hugging Face config.json, a GGUF file or a folder that
+        holds one; a mapping of the keys of a YAML or config.json; or a model, which is returned as
+        it is.
     spec_dir : a folder of YAML files searched before the shipped ones.
 
     Raises
@@ -59,10 +61,14 @@ def load_model(
     path = path or _named(str(argument), MODEL_FOLDER, spec_dir)
     if path is None:
         raise _unknown(str(argument), MODEL_FOLDER, spec_dir)
+    if is_gguf(path):
+        from lrkv_plan.gguf import import_gguf
+
+        return import_gguf(path)
     if os.path.isdir(path):
         path = path / "config.json"
         if not os.path.lexists(path):
-            raise SpecError(f"{path.parent}: the folder holds no config.json")
+            raise SpecError(f"{path.parent}: the folder holds no config.json and no GGUF file")
     if path.suffix == ".json":
         from lrkv_plan.huggingface import import_config
 
@@ -214,7 +220,9 @@ def _as_path(argument: str | Path, folder: str, spec_dir: str | Path | None) -> 
     except UnicodeEncodeError:  # half of a surrogate pair, which no name of a file holds
         raise SpecError(f"{shown(text)} is not a path") from None
     if stat.S_ISDIR(mode):
-        return path if "/" in text or os.path.lexists(path / "config.json") else None
+        is_model = folder == MODEL_FOLDER and is_gguf(path)
+        is_written_as_path = "/" in text or os.path.lexists(path / "config.json")
+        return path if is_written_as_path or is_model else None
     return path if is_written_as_path or stat.S_ISREG(mode) else None
 
 

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "lrkv_plan"
 # From the ground up: a file may import what stands before its own layer, and its own layer.
 LAYERS = (
     "errors", "units", "words", "notes", "files", "documents", "formats", "schema", "attention", "specs",
-    "huggingface", "loader", "memory", "latency", "serving", "auditing", "checkpoint",
+    "huggingface", "gguf", "loader", "memory", "latency", "serving", "auditing", "checkpoint",
     "calibration", "report", "questions", "cli",
 )  # fmt: skip
 # Libraries that take time to import, and the layers that may name them.

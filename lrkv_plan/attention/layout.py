@@ -9,8 +9,10 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Literal
 
 from lrkv_plan.errors import PlacementError
+from lrkv_plan.formats import StorageFormat
 
 
 class Sharding(enum.Enum):
@@ -36,6 +38,7 @@ class CachedTensor:
 
     ``payload_width`` is the part of ``width`` that carries values; the rest aligns the row.
     ``row_of`` names the row to a storage format that lays it out unlike others of its name.
+    ``holds`` says whether the row is a ``key`` or a ``value``, which may have formats of their own.
     """
 
     name: str
@@ -44,11 +47,17 @@ class CachedTensor:
     sharding: Sharding
     payload_width: int | None = None
     row_of: str | None = None
+    holds: Literal["key", "value", "both"] = "both"
 
-    @property
-    def stored_as(self) -> str:
-        """The name under which storage formats know the row."""
-        return self.row_of or self.name
+    def format_in(self, storage: StorageFormat) -> StorageFormat:
+        """How that storage format keeps this row.
+
+        Raises
+        ------
+        PlacementError
+            If it keeps keys and values apart, and this row is both.
+        """
+        return storage.half(self.holds).of_tensor(self.row_of or self.name)
 
     def copies_per_gpu(self, tp_size: int) -> int:
         """Copies on one GPU of ``tp_size``: ceil(copies / P), or all when replicated.

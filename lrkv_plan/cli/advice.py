@@ -21,7 +21,9 @@ _OTHER_WORDS = {
     "--max-num-batched-tokens": "--max-batched-tokens", "--price": "--gpu-hour-usd",
     "--design": "--attention", "--latency": "--tpot-ms", "--tpot": "--tpot-ms",
     "--json": "--format json", "--csv": "--format csv", "--markdown": "--format markdown",
-    "--out": "--output",
+    "--out": "--output", "--max-running-requests": "--max-num-seqs",
+    "--mamba-ssm-dtype": "--mamba-ssm-cache-dtype", "--max-seqs": "--max-num-seqs",
+    "--draft-model": "--drafter", "--speculative-draft-model-path": "--drafter",
 }  # fmt: skip
 _WITH_A_NUMBER = {"--gpus": "--n-gpus"}
 

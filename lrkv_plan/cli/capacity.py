@@ -31,7 +31,7 @@ from lrkv_plan.cli.options import (
     WeightsOption,
     asks,
 )
-from lrkv_plan.cli.panels import DEPLOYMENT, LENGTHS, OUTPUT, PRICE
+from lrkv_plan.cli.panels import DEPLOYMENT, ENGINE, LENGTHS, OUTPUT, PRICE
 
 
 def register(app: typer.Typer) -> None:
@@ -96,9 +96,7 @@ def capacity(
     ] = False,
     page_tokens: Annotated[
         str | None,
-        typer.Option(
-            "--page-tokens", metavar="N", help="Tokens per page.", rich_help_panel=DEPLOYMENT
-        ),
+        typer.Option("--page-tokens", metavar="N", help="Tokens per page.", rich_help_panel=ENGINE),
     ] = None,
     max_batched_tokens: Annotated[
         str | None,
@@ -106,7 +104,7 @@ def capacity(
             "--max-batched-tokens",
             metavar="N",
             help="Tokens scheduled in one step. Default: vLLM's for the GPU, 8192 or 2048.",
-            rich_help_panel=DEPLOYMENT,
+            rich_help_panel=ENGINE,
         ),
     ] = None,
     kv_dtype: KvDtypesOption = "bf16",
@@ -128,7 +126,7 @@ def capacity(
         typer.Option(
             "--draft-tokens",
             metavar="N",
-            help="Tokens drafted; 1 with draft layers.",
+            help="Tokens drafted; 1 with draft layers or a drafter.",
             rich_help_panel=PRICE,
         ),
     ] = None,
@@ -137,9 +135,106 @@ def capacity(
         typer.Option(
             "--prefix-cache",
             help="State layers keep a block for reuse.",
-            rich_help_panel=DEPLOYMENT,
+            rich_help_panel=ENGINE,
         ),
     ] = False,
+    drafter: Annotated[
+        str | None,
+        typer.Option(
+            "--drafter",
+            metavar="MODEL",
+            help="Draft model of its own shape (EAGLE-3, DFlash, MTP): name or config.json.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    max_num_seqs: Annotated[
+        str | None,
+        typer.Option(
+            "--max-num-seqs",
+            metavar="N",
+            help="Most sequences that run together.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    mamba_ssm_cache_dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--mamba-ssm-cache-dtype",
+            metavar="FORMAT",
+            help="Format of recurrent states: fp32, bf16. Default: the model's.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    max_mamba_cache_size: Annotated[
+        str | None,
+        typer.Option(
+            "--max-mamba-cache-size",
+            metavar="N",
+            help="SGLang's slots for recurrent states. Default: by the ratio.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    mamba_full_memory_ratio: Annotated[
+        str | None,
+        typer.Option(
+            "--mamba-full-memory-ratio",
+            metavar="X",
+            help="SGLang's memory for states over that for tokens. Default: 0.9.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    mamba_scheduler_strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--mamba-scheduler-strategy",
+            metavar="NAME",
+            help="no_buffer, lazy or extra_buffer: 3, 4 or 5 slots a request.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    disable_radix_cache: Annotated[
+        bool,
+        typer.Option(
+            "--disable-radix-cache",
+            help="SGLang without a prefix cache: one slot a request.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = False,
+    swa_full_tokens_ratio: Annotated[
+        str | None,
+        typer.Option(
+            "--swa-full-tokens-ratio",
+            metavar="SHARE",
+            help="SGLang's tokens of windowed layers over full ones'. Default: 0.8.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    no_kv_unified: Annotated[
+        bool,
+        typer.Option(
+            "--no-kv-unified",
+            help="llama.cpp: every sequence has cells of its own.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = False,
+    cross_kv_cache_fraction: Annotated[
+        str | None,
+        typer.Option(
+            "--cross-kv-cache-fraction",
+            metavar="SHARE",
+            help="TensorRT-LLM's share of the pool for encoder rows.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    limit_mm_per_prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--limit-mm-per-prompt",
+            metavar="TEXT",
+            help="Images and videos a prompt, which vLLM profiles: image=1,video=0.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
     align: Annotated[
         str,
         typer.Option(

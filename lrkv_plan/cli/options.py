@@ -90,8 +90,9 @@ EngineOption = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME[@VERSION]",
-        help="ideal, paged, vllm, vllm_v0, vllm_ascend, sglang, tensorrt_llm, llama_cpp, "
-        "ik_llama_cpp or one that a package adds; with a version vllm@0.11.0.",
+        help="ideal, paged, vllm, vllm_v0, vllm_ascend, sglang, tensorrt_llm, lmdeploy, "
+        "tgi, llama_cpp, ik_llama_cpp, ollama, exllama, mlx or one that a package adds; with a "
+        "version vllm@0.11.0.",
         rich_help_panel=DEPLOYMENT,
         autocompletion=one_of(engines),
     ),
@@ -154,7 +155,7 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Name, YAML, config.json or folder. `lrkv-plan models` lists the names.",
+        help="Name, YAML, config.json or GGUF. A folder holds one; `lrkv-plan models` lists names.",
         autocompletion=some_of(models),
     ),
 ]
@@ -162,7 +163,8 @@ ModelsArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL[,...]",
-        help="Name, YAML, config.json or folder. A comma lists several, one row each.",
+        help="Name, YAML, config.json or GGUF. A folder holds one; a comma lists several, a row "
+        "each.",
         autocompletion=some_of(models),
     ),
 ]

@@ -1,7 +1,8 @@
 """Help in panels by subject: ``--help`` fits a screen, ``--help-all`` says everything.
 
 A panel is named where its option is declared (``rich_help_panel``). An option without one belongs
-to the question: ``--help`` shows it with the first sentence of its help, and names the others.
+to the question: ``--help`` shows it with the first sentence of its help, and names the others. Of
+those that only some engines know it says how many there are.
 """
 
 import copy
@@ -14,6 +15,7 @@ import typer
 
 QUESTION = "Question"
 DEPLOYMENT = "Deployment"
+ENGINE = "The engine's own"
 LOW_RANK = "Low-rank designs"
 LENGTHS = "Request lengths"
 REQUIREMENTS = "Requirements"
@@ -22,7 +24,7 @@ MEASURING = "Measuring"
 OUTPUT = "Files and output"
 # In this order; the panel of a package of its own would follow.
 PANELS = (
-    QUESTION, DEPLOYMENT, LOW_RANK, LENGTHS, REQUIREMENTS, PRICE, MEASURING, OUTPUT,
+    QUESTION, DEPLOYMENT, ENGINE, LOW_RANK, LENGTHS, REQUIREMENTS, PRICE, MEASURING, OUTPUT,
 )  # fmt: skip
 
 _NAME_COLUMN = 2 + max(map(len, PANELS))
@@ -65,6 +67,8 @@ def write_short(command: Any, ctx: Any, formatter: Any) -> None:
     formatter.write("\n")
     for name, params in panels.items():
         flags = " ".join(_flag(one) for one in params)
+        if name == ENGINE:
+            flags = f"{len(params)} settings by their names in engines: --help-all"
         head = f"{name:{_NAME_COLUMN}}"
         formatter.write(_wrapped(flags, formatter.width, head, " " * _NAME_COLUMN))
     told = f"All options in full: {ctx.command_path} --help-all"

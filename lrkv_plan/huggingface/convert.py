@@ -29,6 +29,7 @@ from lrkv_plan.huggingface.fields import (
     language_part,
 )
 from lrkv_plan.huggingface.layers import Layer, layers_of, state_of, window_of
+from lrkv_plan.huggingface.media import media_of
 from lrkv_plan.huggingface.model_types import (
     UNCOUNTED_KEYS,
     UNSUPPORTED_KEYS,
@@ -218,6 +219,7 @@ def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
                 "source": source_of(path),
                 **whole,
                 **described,
+                "media": media_of(whole_file),
                 "uncounted_parts": tuple(parts),
                 "remarks": tuple(fields.remarks),
             }

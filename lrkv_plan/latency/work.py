@@ -131,6 +131,7 @@ def attention_work(
     """
     check_model("model", model)
     storage, tp_size = storage_format(kv_dtype), one_count("tp_size", tp_size)
+    model = model.cached_in(storage)
     if heads_per_tile is not None:
         heads_per_tile = one_count("heads_per_tile", heads_per_tile)
     if path is not None:
@@ -172,18 +173,17 @@ def _layer_work(
     path: str | None,
 ) -> AttentionWork:
     layout.check_tp_size(tp_size)
+    storage = group.keeps_in(storage)
     work = path_of(layout, path)
     heads = layout.n_heads // tp_size
     cached = [(t, t.copies_per_gpu(tp_size)) for t in layout.cached]
     index = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in group.index)
-    written = sum(float(n * storage.of_tensor(t.stored_as).row_bytes(t.width)) for t, n in cached)
+    written = sum(float(n * t.format_in(storage).row_bytes(t.width)) for t, n in cached)
     flops = FLOPS_PER_MULTIPLY_ADD / tp_size
     together = kernel_of(work.kernel).query_heads_per_kv_head
     inside = sum(product.rows * product.cols for product in work.in_kernel)  # of one head
     read = sum(
-        _reads(heads, n, heads_per_tile)
-        * n
-        * float(storage.of_tensor(t.stored_as).row_bytes(t.width))
+        _reads(heads, n, heads_per_tile) * n * float(t.format_in(storage).row_bytes(t.width))
         for t, n in cached
     )
     return AttentionWork(

@@ -42,7 +42,7 @@ def row_bytes_per_layer(
     layout.check_tp_size(tp_size)
     return sum(
         (
-            t.copies_per_gpu(tp_size) * storage.of_tensor(t.stored_as).row_bytes(t.width)
+            t.copies_per_gpu(tp_size) * t.format_in(storage).row_bytes(t.width)
             for t in layout.cached
         ),
         start=Fraction(0),
@@ -73,7 +73,8 @@ def group_row_bytes(
     """Bytes that one layer of the group keeps per token on one GPU; 0 without attention. [bytes]"""
     if group.attention is None:
         return Fraction(0)
-    return row_bytes_per_layer(layout_of(group.attention, model.model_dim), storage, tp_size)
+    layout = layout_of(group.attention, model.model_dim)
+    return row_bytes_per_layer(layout, group.keeps_in(storage), tp_size)
 
 
 def keeps_context_rows(group: LayerGroup) -> bool:
@@ -143,6 +144,7 @@ def bytes_per_token(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: Any = 
     """
     check_model("model", model)
     storage = storage_format(kv_dtype)
+    model = model.cached_in(storage)
 
     def at(size: int) -> int | Fraction:
         kept = (
@@ -184,6 +186,7 @@ def encoder_bytes_per_token(
     check_model("model", model)
     tp_size = one_count("tp_size", tp_size)
     storage = storage_format(kv_dtype)
+    model = model.cached_in(storage)
     total = sum(
         (group.count * group_row_bytes(model, group, storage, tp_size)
          for group in model.layers if group.cached_over == "encoder"),
@@ -237,6 +240,7 @@ def cache_bytes(
     """
     check_model("model", model)
     storage, tp_size = storage_format(kv_dtype), one_count("tp_size", tp_size)
+    model = model.cached_in(storage)
     context = as_count("context_tokens", context_tokens)
     batch = as_count("batch_size", batch_size)
     own = model.encoder_tokens or 0

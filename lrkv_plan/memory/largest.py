@@ -226,6 +226,12 @@ def rank_ceiling(
     grouped = swap_attention(model, fewest_kv_heads(first_backbone(model)))
     mla = swap_attention(model, narrowest_latent(first_backbone(model), latent_rope_dim))
     latents = sizes_of(mla)
+    try:
+        latent = widest(mla, latents)
+        is_bound = held(with_size(mla, latents[-1] + 1)) <= limit
+        remarks = (latent_bound_remark(model, latents[-1]),) if is_bound else ()
+    except PlacementError as error:  # its row is key and value, which the format keeps apart
+        latent, remarks = None, (f"no MLA: {error}",)
     return RankCeiling(
         budget_bytes_per_token_per_gpu=simplest(limit),
         largest=best,
@@ -236,13 +242,9 @@ def rank_ceiling(
         ),
         next_rank_shortfall_bytes=None if dearer is None else simplest(dearer - limit),
         grouped=widest(grouped, runnable_sizes(grouped, tp_size)),
-        latent=widest(mla, latents),
+        latent=latent,
         alignment=alignment,
-        remarks=(
-            (latent_bound_remark(model, latents[-1]),)
-            if held(with_size(mla, latents[-1] + 1)) <= limit
-            else ()
-        ),
+        remarks=remarks,
     )
 
 

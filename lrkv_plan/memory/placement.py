@@ -71,6 +71,7 @@ def placements(model: ModelSpec, *, tp_size: int, kv_dtype: str = "bf16") -> tup
     """
     check_model("model", model)
     storage, tp_size = storage_format(kv_dtype), one_count("tp_size", tp_size)
+    model = model.cached_in(storage)
     held = Fraction(bytes_per_token(model, kv_dtype=kv_dtype, tp_size=tp_size))
     whole = Fraction(bytes_per_token(model, kv_dtype=kv_dtype))
     reference = bytes_per_token(reference_mha(model), kv_dtype=kv_dtype)
@@ -106,7 +107,7 @@ def _shared_away(
         return Fraction(0)
     away = Fraction(0)
     for tensor in layout_of(group.attention, model.model_dim).cached:
-        row_bytes = storage.of_tensor(tensor.stored_as).row_bytes(tensor.width)
+        row_bytes = tensor.format_in(group.keeps_in(storage)).row_bytes(tensor.width)
         used = tensor.copies_per_gpu(tp_size) * row_bytes
         held = Fraction(tensor.copies_per_layer, tp_size) * row_bytes
         away += used - held

@@ -237,7 +237,7 @@ def tensor_rows(
         TensorRow(model=design.name, attention=label, context_tokens=context, **shared, **tensor)
         for label, design in designs
         for context in contexts
-        for group in design.layers
+        for group in design.cached_in(storage_format(workload.kv_dtype)).layers
         for tensor in (
             *_row_tensors(design, group, context, workload),
             *_fixed_tensors(group, context, workload),
@@ -252,11 +252,11 @@ def _row_tensors(
     kept = rows_kept(group, context, (model.encoder_tokens or 0) if stated is None else stated)
     if group.attention is None or kept is None:
         return
-    storage = storage_format(workload.kv_dtype)
+    storage = group.keeps_in(storage_format(workload.kv_dtype))
     layout = layout_of(group.attention, model.model_dim)
     layout.check_tp_size(workload.tp_size)
     for tensor in layout.cached:
-        row_bytes = group.count * storage.of_tensor(tensor.stored_as).row_bytes(tensor.width)
+        row_bytes = group.count * tensor.format_in(storage).row_bytes(tensor.width)
         copies, per_gpu = tensor.copies_per_layer, tensor.copies_per_gpu(workload.tp_size)
         yield {
             "layers": group.count,

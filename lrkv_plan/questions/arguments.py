@@ -125,7 +125,7 @@ def context_of(value: Number | None, model: ModelSpec) -> int:
 
 
 def checkpoint_beside(argument: Model, model: ModelSpec) -> Checkpoint | None:
-    """The safetensors files beside the model's config.json, if there are any.
+    """The GGUF files that the model is, or the safetensors beside its config.json, if any.
 
     Raises
     ------
@@ -133,11 +133,14 @@ def checkpoint_beside(argument: Model, model: ModelSpec) -> Checkpoint | None:
         If they are there and incomplete or corrupt.
     """
     from lrkv_plan.checkpoint.tensors import checkpoint_weights, has_checkpoint
+    from lrkv_plan.gguf import gguf_bytes, is_gguf
     from lrkv_plan.serving.deployment import Checkpoint
 
     if not isinstance(argument, str | Path):
         return None
     path = Path(argument)
+    if path.exists() and is_gguf(path):
+        return Checkpoint(model=model, total_bytes=gguf_bytes(path))
     folder = path if path.is_dir() else path.parent
     if not (path.exists() and has_checkpoint(folder)):
         return None

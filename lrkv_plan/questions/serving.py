@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from lrkv_plan.errors import ArgumentError, PlanError, UsageError
 from lrkv_plan.questions.arguments import (
     Designs,
     Gpus,
+    Model,
     Models,
     Number,
     Numbers,
@@ -185,6 +187,17 @@ def capacity(
     draft_layers: Number | None = None,
     draft_tokens: Number | None = None,
     prefix_cache: bool | None = None,
+    drafter: Model | None = None,
+    max_num_seqs: Number | None = None,
+    mamba_ssm_cache_dtype: str | None = None,
+    max_mamba_cache_size: Number | None = None,
+    mamba_full_memory_ratio: Number | None = None,
+    mamba_scheduler_strategy: str | None = None,
+    disable_radix_cache: bool | None = None,
+    swa_full_tokens_ratio: Number | None = None,
+    no_kv_unified: bool | None = None,
+    cross_kv_cache_fraction: Number | None = None,
+    limit_mm_per_prompt: str | None = None,
     align: Number | None = None,
     lengths: str | Path | None = None,
     column: str | None = None,
@@ -231,6 +244,8 @@ def capacity(
     from_log : instead, read a server's own log and put what is predicted beside what it printed;
         ``model`` may then be left out where the log names a shipped one.
     write_budget : write the budget that the log measured to this new file.
+    drafter : a draft model of its own shape. It and those after it are settings that an engine
+        calls so; one that its rules do not read is refused.
 
     Raises
     ------
@@ -281,6 +296,12 @@ def capacity(
     if min_gpus and len(tp_sizes) > 1:
         raise ArgumentError("tp_size", f" {tp_size}: --min-gpus takes one size, or searches all")
     settings = _settings(page_tokens, max_batched_tokens, draft_layers, draft_tokens, prefix_cache)
+    own = {name: given[name] for name in _OWN_SETTINGS}
+    settings |= _own_settings(own, spec_dir)
+    if drafter is not None and settings["draft_layers"]:
+        raise ArgumentError(["drafter", "draft_layers"], ": a drafter states its own layers")
+    if drafter is not None and draft_tokens is None:
+        settings["draft_tokens"] = 1
 
     def deployments(one: Mapping[str, Any], spec: ModelSpec) -> list[Deployment]:
         """One deployment per size and context of a model on a GPU."""
@@ -297,7 +318,7 @@ def capacity(
             )
         refuse_unread(
             first.engine, page_tokens=page_tokens, max_batched_tokens=max_batched_tokens,
-            prefix_cache=prefix_cache,
+            prefix_cache=prefix_cache, **own,
         )  # fmt: skip
         return [
             replace(
@@ -359,6 +380,30 @@ def capacity(
     specs = {spec.name: spec for spec in (*loaded, *gpus) if spec is not None}
     table = with_provenance(table, *specs.values())
     return Result(replace(table, unmet=required.unmet_of(answers)))
+
+
+# Settings that engines name so, and how each is read; flags are None or True.
+_OWN_SETTINGS: dict[str, Callable[[str, Any], Any]] = {
+    "drafter": lambda _, value: value,
+    "max_num_seqs": words.count,
+    "mamba_ssm_cache_dtype": lambda name, value: words.texts(name, value)[0],
+    "max_mamba_cache_size": words.count,
+    "mamba_full_memory_ratio": lambda name, value: Fraction(words.number(name, value, most=1e6)),
+    "mamba_scheduler_strategy": lambda name, value: words.texts(name, value)[0],
+    "disable_radix_cache": lambda _, value: bool(value),
+    "swa_full_tokens_ratio": words.share,
+    "no_kv_unified": lambda _, value: bool(value),
+    "cross_kv_cache_fraction": words.share,
+    "limit_mm_per_prompt": lambda name, value: words.texts(name, value)[0],
+}
+
+
+def _own_settings(own: Mapping[str, Any], spec_dir: str | Path | None) -> dict[str, Any]:
+    """The settings that were given, by their names; a drafter as a model."""
+    found = {n: _OWN_SETTINGS[n](n, value) for n, value in own.items() if value is not None}
+    if "drafter" in found:
+        found["drafter"] = load_model(found["drafter"], spec_dir=spec_dir)
+    return found
 
 
 def _settings(

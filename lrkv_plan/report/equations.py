@@ -42,7 +42,7 @@ def cache_equation(model: ModelSpec, kv_dtype: str, tp_size: int = 1) -> str:
     storage = storage_format(kv_dtype)
     groups = _summed(
         (group.count, _group(model, group, storage, tp_size))
-        for group in model.layers if keeps_context_rows(group)
+        for group in model.cached_in(storage).layers if keeps_context_rows(group)
     )  # fmt: skip
     total = bytes_per_token(model, kv_dtype=kv_dtype, tp_size=tp_size)
     where = "B/token" if tp_size == 1 else "B/token/GPU"
@@ -62,13 +62,14 @@ def _group(model: ModelSpec, group: LayerGroup, storage: StorageFormat, tp_size:
     assert group.attention is not None, "the group keeps rows"
     layout = layout_of(group.attention, model.model_dim)
     layout.check_tp_size(tp_size)
+    storage = group.keeps_in(storage)
     tensors = [_tensor(one, storage, tp_size) for one in layout.cached if one.width]
     return f"({' + '.join(tensors)})"
 
 
 def _tensor(tensor: CachedTensor, storage: StorageFormat, tp_size: int) -> str:
     """``key 8 x 128 x 2 B``; a row with scales or blocks as its bytes."""
-    copies, own = tensor.copies_per_gpu(tp_size), storage.of_tensor(tensor.stored_as)
+    copies, own = tensor.copies_per_gpu(tp_size), tensor.format_in(storage)
     each = Fraction(own.bits_per_scalar, 8)
     row = own.row_bytes(tensor.width)
     plain = row == tensor.width * each and each.denominator == 1
@@ -111,7 +112,7 @@ def held_equation(
     storage = storage_format(kv_dtype)
     encoder = (model.encoder_tokens or 0) if encoder_tokens is None else encoder_tokens
     layers: dict[tuple[Any, str, Fraction], int] = {}
-    for group in model.layers:
+    for group in model.cached_in(storage).layers:
         rows = rows_kept(group, context_tokens, encoder)
         if rows:
             what = "encoder tokens" if group.cached_over == "encoder" else "tokens"

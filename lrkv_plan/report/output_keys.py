@@ -80,7 +80,7 @@ WEIGHTS: Shape = {"weight_dtype": str | None, "weight_bytes_per_gpu": int | None
 DEPLOYMENT: Shape = {
     "gpu": (GPU, None),
     "engine": str,
-    "settings": EngineSettings,
+    "settings": {**get_type_hints(EngineSettings), "drafter": str | None},
     "parallelism": Parallelism,
     "n_gpus": int | None,
     "utilisation": Fraction | None,

@@ -91,12 +91,16 @@ def _or(bound: int | None, value: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryBudget:
-    """What one GPU of each pipeline stage has for the cache under an engine's own rule."""
+    """What one GPU of each pipeline stage has for the cache under an engine's own rule.
+
+    ``state_slots`` are recurrent states whose memory a term took already.
+    """
 
     engine: EngineName
     utilisation: Fraction
     stages: tuple[StageBudget, ...]
     remarks: tuple[str, ...]
+    state_slots: int | None = None
 
     @property
     def stage_kv_bytes_per_gpu(self) -> tuple[int, ...]:
@@ -167,8 +171,25 @@ def weight_terms(inputs: BudgetInputs) -> tuple[tuple[BudgetTerm, ...], tuple[st
         given = taken("weights", inputs.weight_bytes or 0, GIVEN)
         return (given,) * inputs.parallel.pp_size, ()
     provenance = f"{ARITHMETIC}, {inputs.storage.name}"
-    terms = tuple(taken("weights", stage.total, provenance) for stage in counted.stages)
-    return terms, counted.remarks
+    terms = [taken("weights", stage.total, provenance) for stage in counted.stages]
+    terms[-1] = _with_drafter(terms[-1], inputs)
+    return tuple(terms), counted.remarks
+
+
+def _with_drafter(weights: BudgetTerm, inputs: BudgetInputs) -> BudgetTerm:
+    """The last stage's weights with a drafter's layers: it shares embedding and head, or not."""
+    drafter = inputs.settings.drafter
+    if drafter is None:
+        return weights
+    counted = weight_bytes_per_gpu(
+        drafter,
+        parallel=Parallelism(tp_size=inputs.parallel.tp_size),
+        weight_dtype=drafter.weight_dtype or "bf16",
+    ).fullest
+    layers = counted.total - counted.embeddings - counted.head
+    low, high = -weights.n_bytes + layers, -weights.n_bytes + counted.total
+    told = assumed(low, high, f"with {drafter.name}, whose embedding and head may be shared")
+    return taken("weights", low, told, low, high)
 
 
 def memory_term(hardware: HardwareProfile) -> tuple[BudgetTerm, tuple[str, ...]]:
@@ -189,6 +210,14 @@ def utilisation_term(total_bytes: int, utilisation: Fraction) -> BudgetTerm:
     """The part of the memory that the engine leaves alone."""
     kept = total_bytes - int(total_bytes * utilisation)
     return taken("outside utilisation", kept, f"1 - {float(utilisation):.4g} of all memory")
+
+
+def share_of_free(terms: tuple[BudgetTerm, ...], fraction: Fraction) -> StageBudget:
+    """A stage whose cache gets that fraction of what the terms leave."""
+    free = StageBudget(terms=terms)
+    kept = max(0, free.kv_bytes) * (1 - fraction)
+    note = f"1 - {float(fraction):.4g} of the memory free after load"
+    return StageBudget(terms=(*terms, taken("outside the fraction", int(kept), note)))
 
 
 def stages_of(

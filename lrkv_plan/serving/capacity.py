@@ -121,7 +121,7 @@ def capacity_row(
         if budget is not None
         else (deployment.kv_memory_bytes or 0,) * parallel.pp_size
     )
-    pool = _pool(stored, stage_bytes, deployment)
+    pool = _pool(stored, stage_bytes, deployment, budget)
     cores = n_replicas * parallel.dp_size
     total = cores * pool.max_sequences
     n_gpus = n_replicas * parallel.n_gpus
@@ -167,8 +167,13 @@ def capacity_row(
     )
 
 
-def _pool(stored: ModelSpec, stage_bytes: tuple[int, ...], deployment: Deployment) -> Pool:
+def _pool(
+    stored: ModelSpec, stage_bytes: tuple[int, ...], deployment: Deployment,
+    budget: MemoryBudget | None,
+) -> Pool:  # fmt: skip
     settings = deployment.settings
+    if budget is not None and budget.state_slots is not None:
+        settings = replace(settings, max_mamba_cache_size=budget.state_slots)
     if settings.encoder_tokens is None:
         settings = replace(settings, encoder_tokens=stored.encoder_tokens)
     return pool_of(
@@ -185,7 +190,7 @@ def sequences_between(
     stored = as_stored(model, deployment.rank_alignment)
     stages = row.budget.stages
     pools = (
-        _pool(stored, tuple(of), deployment)
+        _pool(stored, tuple(of), deployment, row.budget)
         for of in ([s.kv_low_bytes for s in stages], [s.kv_high_bytes for s in stages])
     )
     cores = deployment.n_replicas * deployment.parallel.dp_size
@@ -251,6 +256,7 @@ def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:
         utilisation=deployment.utilisation,
         weight_dtype=deployment.weight_dtype,
         weight_bytes=known,
+        max_sequences=deployment.settings.max_num_seqs,
     )
 
 
@@ -259,7 +265,7 @@ def _binds(budget_bytes: int, pool: Pool) -> str:
         return "weights and runtime leave no memory"
     if pool.max_sequences == 0:
         return "one sequence of this length exceeds the pool"
-    return "cache memory"
+    return pool.binds
 
 
 def _account(pool: Pool, lengths: IntArray) -> PopulationAccount:

@@ -108,15 +108,13 @@ def known_weight_bytes(model: ModelSpec, deployment: Deployment) -> int | None:
     """Weights of one GPU as given, or from the checkpoint's files where no format was asked for.
 
     The files' bytes are dealt out as the spec's own arithmetic deals them; a swapped design adds
-    the arithmetic difference to them. Pipeline stages are counted by the spec alone.
+    the arithmetic difference to them. Of pipeline stages it is the fullest.
     """
     checkpoint = deployment.checkpoint
     if deployment.weight_bytes is None and deployment.measured is not None:
         return _measured_weight_bytes(model, deployment, deployment.measured)
     if deployment.weight_bytes is not None or checkpoint is None or deployment.weight_dtype:
         return deployment.weight_bytes
-    if deployment.parallel.pp_size > 1:
-        return None
     dtype = checkpoint.model.weight_dtype or "bf16"
 
     def counted(of: ModelSpec, parallel: Parallelism) -> int:

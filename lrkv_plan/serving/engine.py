@@ -19,6 +19,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lrkv_plan.errors import PlacementError, SpecError, UsageError, did_you_mean, shown
+from lrkv_plan.formats import storage_format
 from lrkv_plan.serving.launch import Launch
 from lrkv_plan.serving.log import LogFormat
 from lrkv_plan.serving.pool import Pool
@@ -46,7 +47,12 @@ T = TypeVar("T")
 ENTRY_POINT_GROUP = "lrkv_plan.engines"
 ALL_SIZES = frozenset({"tp_size", "pp_size", "dp_size", "ep_size", "dcp_size"})
 # Settings that only some engines' rules read; all read the others.
-SETTINGS = ("page_tokens", "max_batched_tokens", "prefix_cache")
+SETTINGS = (
+    "page_tokens", "max_batched_tokens", "prefix_cache", "drafter", "max_num_seqs",
+    "mamba_ssm_cache_dtype", "max_mamba_cache_size", "mamba_full_memory_ratio",
+    "mamba_scheduler_strategy", "disable_radix_cache", "swa_full_tokens_ratio", "no_kv_unified",
+    "cross_kv_cache_fraction", "limit_mm_per_prompt",
+)  # fmt: skip
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -332,11 +338,11 @@ def pool_of(
     check_layout(model, engine, parallel)
     record = engine_record(engine.name)
     settings = record.told(settings, engine)
-    stages = stage_models(model, parallel.pp_size)
+    stages = stage_models(model.cached_in(storage_format(settings.kv_dtype)), parallel.pp_size)
     pools = []
     for index, (stage, budget) in enumerate(zip(stages, stage_budgets_bytes, strict=True)):
         is_last = index == len(stages) - 1
-        told = settings if is_last else replace(settings, draft_layers=0)
+        told = settings if is_last else replace(settings, draft_layers=0, drafter=None)
         if not _keeps_anything(stage):
             continue
         pools.append(
@@ -347,7 +353,17 @@ def pool_of(
         )  # fmt: skip
     if not pools:
         raise SpecError(f"{model.name}: no layer keeps a cache or a state, so there is no pool")
-    return min(pools, key=_fewest)
+    return capped(min(pools, key=_fewest), settings.max_num_seqs, "most sequences allowed")
+
+
+def capped(pool: Pool, n_sequences: int | None, binds: str) -> Pool:
+    """The pool where no more sequences run together; ``binds`` names what limits them then."""
+    if n_sequences is None or n_sequences >= pool.max_sequences:
+        return pool
+    return replace(
+        pool, max_sequences=n_sequences, binds=binds,
+        max_concurrency=min(pool.max_concurrency, Fraction(n_sequences)),
+    )  # fmt: skip
 
 
 def _fewest(pool: Pool) -> Any:

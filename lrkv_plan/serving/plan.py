@@ -77,7 +77,7 @@ def compared_designs(
     designs = [ComparedDesign(role="own design", model=model)]
     if model.attention_groups:
         planned = (one for family in all_families() for one in family.planned)
-        designs += filter(None, (_sized(model, deployment, limit, one) for one in planned))
+        designs += filter(None, (_tried(model, deployment, limit, one) for one in planned))
     designs += [ComparedDesign(role=AS_ASKED, model=one, text=text) for text, one in extra]
     shown = {own, own.split(",")[0]}
     kept = []
@@ -86,6 +86,17 @@ def compared_designs(
             kept.append(one)
             shown.add(one.text or own)
     return kept
+
+
+def _tried(
+    model: ModelSpec, deployment: Deployment, limit: Fraction | int | None, planned: Planned
+) -> ComparedDesign | None:
+    """``_sized``, or why the cache's format cannot hold the family's rows."""
+    try:
+        return _sized(model, deployment, limit, planned)
+    except PlacementError as error:
+        role = planned.role
+        return ComparedDesign(role=role, model=model, text=role, refused=str(error))
 
 
 def _sized(

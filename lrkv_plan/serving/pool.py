@@ -12,12 +12,12 @@ from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.attention.registry import layout_of
-from lrkv_plan.errors import PlacementError
+from lrkv_plan.errors import PlacementError, UsageError, shown
 from lrkv_plan.formats import StorageFormat, storage_format
 from lrkv_plan.memory.cache import fixed_bytes_per_gpu, row_bytes_per_layer
 from lrkv_plan.memory.exact import ceil_div, simplest, smaller
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
-from lrkv_plan.specs.model import LayerGroup, ModelSpec
+from lrkv_plan.specs.model import FixedTensor, LayerGroup, ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ def layer_kinds(
     """The kinds of a model's layers in order of first appearance; draft layers join full ones.
 
     Layers are alike whose stored rows are: an engine does not see how much of a row is payload,
-    which is a kind's mean. Index keys of sparse attention are rows of their layer. Layers that
-    reuse a cache keep none.
+    which is a kind's mean. Those of a drafter of its own shape are kinds like any others. Index
+    keys of sparse attention are rows of their layer. Layers that reuse a cache keep none.
 
     Raises
     ------
@@ -54,14 +54,17 @@ def layer_kinds(
     """
     storage = storage_format(settings.kv_dtype)
     payloads: dict[LayerKind, list[tuple[int, Fraction]]] = {}
-    for group in model.layers:
-        for kind in _kinds_of(model, group, storage, settings, tp_size):
+    drafter = settings.drafter
+    parts = [(model, group) for group in model.layers]
+    parts += [] if drafter is None else [(drafter, group) for group in drafter.layers]
+    for owner, group in parts:
+        for kind in _kinds_of(owner, group, storage, settings, tp_size):
             stored = replace(kind, count=1, payload_row_bytes=Fraction(0))
             payloads.setdefault(stored, []).append((kind.count, kind.payload_row_bytes))
     kinds = []
-    for stored, parts in payloads.items():
-        count = sum(n for n, _ in parts)
-        payload = sum((n * held for n, held in parts), Fraction(0)) / count
+    for stored, held in payloads.items():
+        count = sum(n for n, _ in held)
+        payload = sum((n * row for n, row in held), Fraction(0)) / count
         kinds.append(replace(stored, count=count, payload_row_bytes=payload))
     return tuple(_with_drafts(kinds, settings.draft_layers))
 
@@ -81,18 +84,18 @@ def _kinds_of(
                     "bytes_per_copy": tensor.bytes_per_copy + draft * tensor.bytes_per_draft_token
                 }
             )
-            for tensor in group.state
+            for tensor in (_state_of(settings, tensor) for tensor in group.state)
         )
         fixed = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in state)
         yield LayerKind(keeps="state", count=group.count, fixed_bytes=fixed)
     if group.attention is None or group.reuses_cache:
         return
-    layout = layout_of(group.attention, model.model_dim)
+    layout, storage = layout_of(group.attention, model.model_dim), group.keeps_in(storage)
     row = row_bytes_per_layer(layout, storage, tp_size)
     payload = sum(
         (
             tensor.copies_per_gpu(tp_size)
-            * storage.of_tensor(tensor.stored_as).row_bytes(
+            * tensor.format_in(storage).row_bytes(
                 tensor.width if tensor.payload_width is None else tensor.payload_width
             )
             for tensor in layout.cached
@@ -110,6 +113,17 @@ def _kinds_of(
         is_latent=layout.has_latent_rows,
         per_head_option=layout.per_head_option,
     )
+
+
+def _state_of(settings: EngineSettings, tensor: FixedTensor) -> FixedTensor:
+    """The state in the stated format; convolution columns keep the model's."""
+    name = settings.mamba_ssm_cache_dtype
+    if name is None or tensor.bytes_per_draft_token:
+        return tensor
+    scalar_bytes = storage_format(name).row_bytes(1)
+    if scalar_bytes not in (2, 4):
+        raise UsageError(f"--mamba-ssm-cache-dtype {shown(name)}: states are kept in 16 or 32 bits")
+    return state_in(tensor, int(scalar_bytes))
 
 
 def _with_drafts(kinds: list[LayerKind], draft_layers: int) -> list[LayerKind]:
@@ -180,6 +194,31 @@ def rate(kinds: Iterable[LayerKind], *keeps: str) -> Fraction:
     )
 
 
+def state_in(tensor: FixedTensor, scalar_bytes: int) -> FixedTensor:
+    """A state whose scalars take so many bytes.
+
+    A stated scalar size counts; else columns, which grow with draft tokens, have 2 bytes and other
+    states 4.
+    """
+    own = tensor.scalar_bytes or (2 if tensor.bytes_per_draft_token else 4)
+    return tensor.model_copy(
+        update={
+            "bytes_per_copy": tensor.bytes_per_copy * scalar_bytes // own,
+            "bytes_per_draft_token": tensor.bytes_per_draft_token * scalar_bytes // own,
+            "scalar_bytes": scalar_bytes,
+        }
+    )
+
+
+def with_states(model: ModelSpec, change: Callable[[FixedTensor], FixedTensor]) -> ModelSpec:
+    """The model with every recurrent state changed."""
+    layers = tuple(
+        group.model_copy(update={"state": tuple(change(tensor) for tensor in group.state)})
+        for group in model.layers
+    )
+    return model.model_copy(update={"layers": layers})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pool:
     """Blocks of one engine replica on the GPU with the fewest.
@@ -202,6 +241,7 @@ class Pool:
     blocks_of: Callable[[Any], Any] = field(compare=False, repr=False)
     payload_of: Callable[[Any], Any] = field(compare=False, repr=False)
     remarks: tuple[str, ...] = ()
+    binds: str = "cache memory"  # what limits the sequences
 
 
 def equal_blocks(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from fractions import Fraction
 
 from lrkv_plan.errors import PlacementError, UsageError, shown
+from lrkv_plan.specs.model import ModelSpec
 
 Version = tuple[int, ...]
 
@@ -16,7 +18,8 @@ class EngineSettings:
 
     ``context_tokens`` is the engine's maximum length per sequence. ``page_tokens`` None takes the
     engine's default. ``draft_layers`` are attention layers of a speculative draft that share the
-    pool, ``draft_tokens`` the tokens it proposes.
+    pool, ``draft_tokens`` the tokens it proposes; ``drafter`` is a draft model of its own shape.
+    Those below ``encoder_tokens`` are named as the engines name them; None takes their default.
     """
 
     context_tokens: int
@@ -27,6 +30,17 @@ class EngineSettings:
     draft_tokens: int = 0
     prefix_cache: bool = False
     encoder_tokens: int | None = None
+    drafter: ModelSpec | None = None
+    max_num_seqs: int | None = None
+    mamba_ssm_cache_dtype: str | None = None
+    max_mamba_cache_size: int | None = None
+    mamba_full_memory_ratio: Fraction | None = None
+    mamba_scheduler_strategy: str | None = None
+    disable_radix_cache: bool = False
+    swa_full_tokens_ratio: Fraction | None = None
+    no_kv_unified: bool = False
+    cross_kv_cache_fraction: Fraction | None = None
+    limit_mm_per_prompt: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing_extensions import Self
 from lrkv_plan.attention.registry import AnyAttention
 from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.errors import SpecError
-from lrkv_plan.formats import WeightFormat, weight_format
+from lrkv_plan.formats import StorageFormat, WeightFormat, storage_format, weight_format
 from lrkv_plan.schema import (
     ByteCount,
     Flag,
@@ -51,6 +51,16 @@ class FixedTensor(Frozen):
     sharding: Literal["by_copy", "replicated"] = "by_copy"
     bytes_per_draft_token: Annotated[int, Field(strict=True, ge=0, le=2**40)] = 0
     scalar_bytes: Literal[2, 4] | None = None
+
+
+def _known_cache_format(name: str) -> str:
+    try:
+        return storage_format(name).name
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+
+
+CacheFormatName = Annotated[str, AfterValidator(_known_cache_format)]
 
 
 class DenseFeedForward(Frozen):
@@ -113,7 +123,8 @@ class LayerGroup(Frozen):
     rows of another layer and keep none. ``cached_over`` "encoder" marks cross-attention, whose rows
     are as many as the encoder's. ``state`` is per sequence, ``index`` per cached token.
     ``selected_tokens`` is how many rows a layer attends to at most, chosen by its own index or that
-    of a layer before it; None: not stated.
+    of a layer before it; None: not stated. ``kv_dtype`` is the format that these layers' rows keep
+    whatever ``--kv-dtype`` says.
     """
 
     count: LayerCount
@@ -125,13 +136,19 @@ class LayerGroup(Frozen):
     state: tuple[FixedTensor, ...] = ()
     index: tuple[FixedTensor, ...] = ()
     selected_tokens: TokenCount | None = None
+    kv_dtype: CacheFormatName | None = None
     feed_forward: FeedForward | None = None
+
+    def keeps_in(self, storage: StorageFormat) -> StorageFormat:
+        """The format of these layers' rows where the model's is ``storage``."""
+        return storage if self.kv_dtype is None else storage_format(self.kv_dtype)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         needs_attention = {
             "window_tokens": self.window_tokens, "reuses_cache": self.reuses_cache,
             "index": self.index, "selected_tokens": self.selected_tokens,
+            "kv_dtype": self.kv_dtype,
         }  # fmt: skip
         for key, value in needs_attention.items():
             if value and self.attention is None:
@@ -144,6 +161,19 @@ class LayerGroup(Frozen):
     def most_rows(self) -> int | None:
         """Rows of a sequence that one query attends to at most; None: all. [tokens]"""
         return min(filter(None, (self.window_tokens, self.selected_tokens)), default=None)
+
+
+class Media(Frozen):
+    """The largest items that a vision encoder is given, as an engine's start-up profiles them.
+
+    ``video_pair_tokens`` are those of two frames of a video, None where no video is larger than an
+    image.
+    """
+
+    image_tokens: TokenCount
+    patches_per_token: Annotated[int, Field(strict=True, ge=1, le=10_000)]
+    video_pair_tokens: TokenCount | None = None
+    encoder_dim: Width
 
 
 def _as_tuple(value: Any) -> Any:
@@ -185,6 +215,7 @@ class ModelSpec(Frozen):
     weight_dtype: WeightFormatName | None = None
     quantised_parts: dict[WeightFormatName, tuple[LinearPart, ...]] = Field(default_factory=dict)
     norms: Norms | None = None
+    media: Media | None = None
     draft_layers: Annotated[int, Field(strict=True, ge=0, le=1_000)] = 0
     layers: Annotated[tuple[LayerGroup, ...], Field(min_length=1, max_length=10_000)]
     layer_order: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None
@@ -218,6 +249,26 @@ class ModelSpec(Frozen):
         found = weight_format(format_name)
         parts = self.quantised_parts.get(found.name)
         return found if parts is None else replace(found, quantised_parts=frozenset(parts))
+
+    def cached_in(self, storage: StorageFormat) -> ModelSpec:
+        """The model with the layers that this format leaves in 16 bits as groups of their own."""
+        ends = storage.plain_ends
+        if not ends or any(g.state or g.attention is None for g in self.layers):
+            return self
+        order = self.layer_order or tuple(
+            index for index, group in enumerate(self.layers) for _ in range(group.count)
+        )
+        places = range(len(order))
+        is_plain = [place < ends or place >= len(order) - ends for place in places]
+        keys = sorted({(order[place], is_plain[place]) for place in places})
+        numbers = [keys.index((order[place], is_plain[place])) for place in places]
+        groups = tuple(
+            self.layers[index].model_copy(
+                update={"count": numbers.count(number), **({"kv_dtype": "bf16"} if plain else {})}
+            )
+            for number, (index, plain) in enumerate(keys)
+        )
+        return self.model_copy(update={"layers": groups, "layer_order": tuple(numbers)})
 
     @property
     def n_layers(self) -> int:
@@ -291,6 +342,8 @@ def model_to_yaml(model: ModelSpec) -> str:
         data["source"] = [_stated(source) for source in model.source]
     if model.norms is not None:
         data["norms"] = _one_line(model.norms)
+    if model.media is not None:
+        data["media"] = _one_line(model.media)
     data["layers"] = [_group(group) for group in model.layers]
     if model.layer_order is not None:
         data["layer_order"] = _OneLineList(model.layer_order)

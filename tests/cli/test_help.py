@@ -69,7 +69,10 @@ def test_help_fits_a_screen_and_names_every_option(name: str) -> None:
     lines = text.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
-    assert flags_of(name) <= set(re.findall(r"--[a-z-]+", text))
+    own = {max(one.opts, key=len) for one in declared(name).params
+           if getattr(one, "rich_help_panel", None) == panels.ENGINE}  # fmt: skip
+    assert flags_of(name) - own <= set(re.findall(r"--[a-z-]+", text))
+    assert not own or f"{len(own)} settings by their names in engines" in text
     # One line each: no text of a list goes on in a next line.
     lists = re.findall(r"\n(?:Question|Commands)\n((?:  .*\n)+)", text)
     assert not [line for part in lists for line in part.splitlines() if line.startswith("    ")]

@@ -19,7 +19,8 @@ from tests.conftest import make_model
 
 HEADS = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 18, 32, 40])
 HEAD_DIMS = st.sampled_from([2, 8, 40, 64, 80, 128, 256])
-FORMATS = st.sampled_from(sorted(STORAGE_FORMATS))
+# Formats that leave some layers in 16 bits are not linear in layers: tests/test_dtypes.py has them.
+FORMATS = st.sampled_from(sorted(n for n, f in STORAGE_FORMATS.items() if not f.plain_ends))
 TP_SIZES = st.sampled_from([1, 2, 3, 4, 6, 8, 16])
 
 

@@ -115,7 +115,8 @@ def vllm(
             need = 16 * ceil(max(k.fixed for k in states) / (16 * widest))
             page = max(page, need)
         counts = [k.count for k in kinds]
-        nearly = 4 * max(counts) < 5 * min(counts)
+        nearly = (2 * max(counts) < 3 * min(counts) if version >= (0, 20)
+                  else 4 * max(counts) < 5 * min(counts))  # fmt: skip
         layers = max(counts) if nearly else min(counts)
         block_bytes = layers * page * widest
         if any((widest / k.row).denominator != 1 for k in rows):

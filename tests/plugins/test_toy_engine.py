@@ -247,7 +247,7 @@ def test_help_names_every_engine() -> None:
         ({"name": "My Engine"}, "a name has letters"),
         ({"aliases": ("a-b",)}, "a name has letters"),
         ({"sizes": frozenset({"tp"})}, "sizes: tp unknown; known: dcp_size"),
-        ({"reads": frozenset({"page"})}, "reads: page unknown; known: max_batched"),
+        ({"reads": frozenset({"page"})}, "reads: page unknown; known: cross_kv"),
     ],
 )
 def test_a_record_with_a_wrong_word_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -150,6 +150,7 @@ def grouped_layout(spec: GroupedSpec, model_dim: int) -> AttentionLayout:
     """
     heads, kv_heads = spec.n_heads, spec.n_kv_heads
     key_dim, value_dim = spec.head_dim, spec.v_head_dim
+    rows: dict[Literal["key", "value"], int] = {"key": key_dim, "value": value_dim}
     weights = (
         *query_and_output(spec, model_dim, key_dim, value_dim),
         *_key_and_value(spec, model_dim),
@@ -159,8 +160,10 @@ def grouped_layout(spec: GroupedSpec, model_dim: int) -> AttentionLayout:
         label=spec.label(),
         n_heads=heads,
         cached=tuple(
-            CachedTensor(name=n, width=w, copies_per_layer=kv_heads, sharding=Sharding.BY_COPY)
-            for n, w in (("key", key_dim), ("value", value_dim))
+            CachedTensor(
+                name=n, width=w, copies_per_layer=kv_heads, sharding=Sharding.BY_COPY, holds=n
+            )
+            for n, w in rows.items()
         ),
         weights=weights,
         work=(

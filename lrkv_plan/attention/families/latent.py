@@ -158,10 +158,11 @@ def _cached(spec: LatentSpec) -> tuple[CachedTensor, ...]:
         rows = [("latent", spec.latent_dim), ("rope_key", spec.rope_dim)]
         copies, sharding = 1, Sharding.REPLICATED
     alone = {"latent": "latent_alone"} if not spec.rope_dim else {}
+    apart: dict[str, Literal["key", "value"]] = {"key": "key", "value": "value"}
     return tuple(
         CachedTensor(
             name=name, width=width, copies_per_layer=copies, sharding=sharding,
-            row_of=alone.get(name),
+            row_of=alone.get(name), holds=apart.get(name, "both"),
         )
         for name, width in rows
         if width

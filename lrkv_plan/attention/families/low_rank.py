@@ -215,6 +215,7 @@ def _cached(spec: LowRankSpec) -> tuple[CachedTensor, ...]:
             payload_width=width,
             copies_per_layer=copies,
             sharding=sharding,
+            holds="value" if name.endswith("value") else "key",
         )
         for name, width, copies, sharding in rows
         if width

@@ -491,6 +491,7 @@ _SHORT = {
     "cache memory": "memory",
     "one sequence of this length exceeds the pool": "too long",
     "weights and runtime leave no memory": "no memory left",
+    "most sequences allowed": "max seqs",
 }
 
 

@@ -320,7 +320,8 @@ def deployment_inputs(first: Deployment) -> dict[str, Any]:
             first.hardware.model_dump(mode="json", exclude_none=True) if first.hardware else None
         ),
         "engine": str(first.engine),
-        "settings": as_row(first.settings),
+        "settings": as_row(replace(first.settings, drafter=None))
+        | {"drafter": None if (draft := first.settings.drafter) is None else draft.name},
         "parallelism": as_row(first.parallel),
         "n_gpus": first.n_gpus,
         "utilisation": first.utilisation,

@@ -33,7 +33,9 @@ from lrkv_plan.serving.pool import (
     payload_bytes,
     payload_of,
     rate,
+    state_in,
     waste_of,
+    with_states,
 )
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import FixedTensor, ModelSpec
@@ -47,30 +49,29 @@ _MOST_SEQUENCES = 10**7
 
 
 def kept_kinds(model: ModelSpec, settings: EngineSettings) -> tuple[LayerKind, ...]:
-    """The kinds of layers as llama.cpp keeps them: states and convolution columns in fp32."""
-    layers = tuple(
-        group.model_copy(update={"state": tuple(_as_fp32(tensor) for tensor in group.state)})
-        for group in model.layers
-    )
-    return layer_kinds(model.model_copy(update={"layers": layers}), settings)
+    """The kinds of layers as llama.cpp keeps them: states and convolution columns in fp32.
+
+    With drafts a sequence has a whole state to go back to for each drafted token: n + 1 of them
+    (448.88 MiB for n = 2 and 748.12 for n = 4 where one is 149.62: llama.cpp's own log).
+    """
+    n_states = 1 + settings.draft_tokens
+
+    def kept(tensor: FixedTensor) -> FixedTensor:
+        state = state_in(tensor, _FP32_BYTES)
+        return state.model_copy(
+            update={"bytes_per_copy": n_states * state.bytes_per_copy, "bytes_per_draft_token": 0}
+        )
+
+    return layer_kinds(with_states(model, kept), settings)
 
 
-def _as_fp32(tensor: FixedTensor) -> FixedTensor:
-    """A stated scalar size counts; else columns, which grow with draft tokens, have 2 bytes."""
-    scalar_bytes = tensor.scalar_bytes or (2 if tensor.bytes_per_draft_token else _FP32_BYTES)
-    return tensor.model_copy(
-        update={
-            "bytes_per_copy": tensor.bytes_per_copy * _FP32_BYTES // scalar_bytes,
-            "bytes_per_draft_token": tensor.bytes_per_draft_token * _FP32_BYTES // scalar_bytes,
-            "scalar_bytes": _FP32_BYTES,
-        }
-    )
-
-
-def cells(kind: LayerKind, n_sequences: int, tokens: int, micro_batch_tokens: int) -> int:
+def cells(
+    kind: LayerKind, n_sequences: int, tokens: int, micro_batch_tokens: int, *, unified: bool = True
+) -> int:
     """Cells of one layer for ``n_sequences`` of ``tokens`` each.
 
     pad256(n_ctx) with n_ctx = n T; a windowed layer pad256(min(n_ctx, window n + micro batch)).
+    Not ``unified``, every sequence has cells of its own: n times those of one.
 
     Examples
     --------
@@ -78,6 +79,8 @@ def cells(kind: LayerKind, n_sequences: int, tokens: int, micro_batch_tokens: in
     >>> cells(swa, 1, 102_400, 512)
     1536
     """
+    if not unified:
+        return n_sequences * cells(kind, 1, tokens, micro_batch_tokens)
     wanted = n_sequences * tokens
     if kind.window_tokens is not None:
         wanted = min(wanted, kind.window_tokens * n_sequences + micro_batch_tokens)
@@ -93,7 +96,8 @@ def cache_bytes_for(
     for kind in kinds:
         rows = n_sequences * (settings.encoder_tokens or 0)
         if kind.keeps not in ("cross", "state"):
-            rows = cells(kind, n_sequences, tokens, micro_batch)
+            unified = not settings.no_kv_unified
+            rows = cells(kind, n_sequences, tokens, micro_batch, unified=unified)
         total += kind.count * (rows * kind.row_bytes + n_sequences * kind.fixed_bytes)
     return total
 
@@ -281,7 +285,7 @@ ENGINE = Engine(
     pool=pool,
     budget=budget,
     sizes=frozenset({"pp_size"}),
-    reads=frozenset({"max_batched_tokens"}),
+    reads=frozenset({"max_batched_tokens", "max_num_seqs", "no_kv_unified"}),
     small_kv_dtypes=("q8_0",),
     small_weight_dtype=None,  # its formats (GGUF's) are none of those whose bytes are known here
     log=LOG,

@@ -1,5 +1,9 @@
 """SGLang: a pool of tokens, and one of recurrent states, in a fraction of the free memory.
 
+States have slots of their own, taken from what weights leave before tokens are counted; a request
+holds several. Rules of 0.5.7 and of mid-2026 as read in model_runner_kv_cache_mixin.py and
+kv_cache_configurator.py; which release between them changed is not known, taken as 0.5.20.
+
 Before pull request 11309 (0.5.4) the index keys of sparse attention were in neither the printed
 size nor the budget. Sliding layers have a second pool of 0.8 of the tokens (the engine's default
 swa_full_tokens_ratio), in versions with a hybrid pool.
@@ -9,19 +13,24 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 
-from lrkv_plan.errors import PlacementError
+from lrkv_plan.errors import PlacementError, UsageError, shown
 from lrkv_plan.serving.budget import (
+    ARITHMETIC,
     BudgetInputs,
+    BudgetTerm,
     MemoryBudget,
+    StageBudget,
     memory_term,
     non_torch_term,
     stages_of,
+    taken,
     utilisation_term,
     weight_terms,
 )
-from lrkv_plan.serving.engine import ALL_SIZES, ByVersion, Engine
+from lrkv_plan.serving.engine import ALL_SIZES, ByVersion, Engine, capped, stage_models
 from lrkv_plan.serving.launch import Launch, above_one, decimal, options
 from lrkv_plan.serving.log import LogFormat, LogLine
 from lrkv_plan.serving.pool import LayerKind, Pool, equal_blocks, layer_kinds
@@ -29,6 +38,14 @@ from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
 
 SLIDING_TOKENS_RATIO = Fraction(8, 10)
+STATE_TO_TOKENS_RATIO = Fraction(9, 10)
+_NEW_SLOTS = (0, 5, 20)
+# --mamba-scheduler-strategy -> slots that a running request holds: its state, one kept for the
+# prefix cache and one in the making, and two more where a buffer lets the scheduler run ahead.
+SLOTS_OF_REQUEST = {"no_buffer": 3, "lazy": 4, "extra_buffer": 5}
+_OWN_STRATEGY = ByVersion("no_buffer", {_NEW_SLOTS: "extra_buffer"})
+# Requests that run together where none are stated: 512 x tokens / context, kept between these.
+_FEWEST_RUNNING, _MOST_RUNNING = 2048, 4096
 
 
 def pool(
@@ -42,8 +59,9 @@ def pool(
 ) -> Pool:
     """Tokens = floor(budget / rate), in whole pages; a page is one token unless told otherwise.
 
-    ``budget_bytes`` is the token pool, as the engine prints it. Recurrent state is not taken from
-    it; the remark says what one sequence's slot costs beside it.
+    ``budget_bytes`` is the token pool, as the engine prints it: the budget took recurrent states
+    off already. Where it did not, since the pool was stated, the remark says what a slot costs.
+    Stated or counted slots cap the requests that run together.
 
     Raises
     ------
@@ -54,11 +72,15 @@ def pool(
         raise PlacementError("SGLang has no decode-context parallelism here: leave --dcp-size out")
     kinds = layer_kinds(_as_of(model, engine), settings, tp_size)
     rows = [kind for kind in kinds if kind.keeps != "state"]
-    per_token = sum((kind.count * kind.row_bytes * _share(kind) for kind in rows), Fraction(0))
+    share = settings.swa_full_tokens_ratio or SLIDING_TOKENS_RATIO
+    per_token = sum(
+        (kind.count * kind.row_bytes * (share if kind.keeps == "sliding" else 1) for kind in rows),
+        Fraction(0),
+    )
     if not per_token:
         raise PlacementError(f"{model.name}: no layer keeps a cache")
     page = settings.page_tokens or 1
-    return equal_blocks(
+    tokens = equal_blocks(
         engine,
         n_blocks=math.floor(budget_bytes / (page * per_token)),
         block_tokens=page,
@@ -66,8 +88,29 @@ def pool(
         kinds=rows,
         context_tokens=settings.context_tokens,
         encoder_tokens=settings.encoder_tokens or 0,
-        remarks=tuple(_remarks(kinds)),
+        remarks=tuple(_remarks(kinds, settings)),
     )
+    slots = settings.max_mamba_cache_size
+    if slots is None or len(rows) == len(kinds):
+        return tokens
+    return capped(tokens, slots // slots_of_request(settings, engine), "state slots")
+
+
+def slots_of_request(settings: EngineSettings, engine: EngineName) -> int:
+    """State slots that a running request holds: one without a prefix cache.
+
+    Raises
+    ------
+    UsageError
+        If the strategy is unknown; the message lists them.
+    """
+    if settings.disable_radix_cache:
+        return 1
+    strategy = settings.mamba_scheduler_strategy or _OWN_STRATEGY.of(engine)
+    if strategy not in SLOTS_OF_REQUEST:
+        known = ", ".join(SLOTS_OF_REQUEST)
+        raise UsageError(f"--mamba-scheduler-strategy {shown(strategy)} is unknown; known: {known}")
+    return SLOTS_OF_REQUEST[strategy]
 
 
 def _as_of(model: ModelSpec, engine: EngineName) -> ModelSpec:
@@ -78,25 +121,64 @@ def _as_of(model: ModelSpec, engine: EngineName) -> ModelSpec:
     return model.model_copy(update={"layers": layers})
 
 
-def _share(kind: LayerKind) -> Fraction:
-    return SLIDING_TOKENS_RATIO if kind.keeps == "sliding" else Fraction(1)
-
-
-def _remarks(kinds: tuple[LayerKind, ...]) -> list[str]:
+def _remarks(kinds: tuple[LayerKind, ...], settings: EngineSettings) -> list[str]:
     remarks = []
     slot = sum(kind.count * kind.fixed_bytes for kind in kinds)
-    if slot:
+    if slot and settings.max_mamba_cache_size is None:
         remarks.append(
             f"recurrent state is a separate pool: {slot:,} B per sequence on each GPU, not taken "
             "from this budget"
         )
-    if any(kind.keeps == "sliding" for kind in kinds):
+    if settings.swa_full_tokens_ratio is None and any(kind.keeps == "sliding" for kind in kinds):
         remarks.append("sliding layers: a pool of 0.8 of the tokens (the default ratio), assumed")
     return remarks
 
 
+def slot_bytes(model: ModelSpec, inputs: BudgetInputs) -> int:
+    """Bytes of one state slot of those layers on one GPU. [bytes]"""
+    undrafted = replace(inputs.settings, draft_layers=0, draft_tokens=0)
+    kinds = layer_kinds(model, undrafted, inputs.parallel.tp_size)
+    return sum(kind.count * kind.fixed_bytes for kind in kinds)
+
+
+def state_slots(rest_bytes: int, slot: int, inputs: BudgetInputs) -> int:
+    """Slots that are made of what weights leave.
+
+    Stated ones; without a prefix cache as many as requests run; else the part r / (1 + r) of the
+    memory, less one slot of padding in newer versions, where drafts share it: a request that
+    verifies D tokens keeps D states beside its slots.
+    """
+    settings, engine = inputs.settings, inputs.engine
+    if settings.max_mamba_cache_size is not None:
+        return settings.max_mamba_cache_size // inputs.parallel.dp_size
+    if settings.disable_radix_cache and settings.max_num_seqs is not None:
+        return settings.max_num_seqs
+    ratio = settings.mamba_full_memory_ratio or STATE_TO_TOKENS_RATIO
+    memory = max(0, rest_bytes) * ratio / (1 + ratio)
+    if not engine.at_least(*_NEW_SLOTS):
+        return int(memory / slot)
+    drafts = settings.draft_tokens
+    each = 1 + Fraction(drafts, slots_of_request(settings, engine))
+    return max(0, int((memory - slot * (1 + drafts)) / (slot * each)))
+
+
+def _state_terms(slot: int, slots: int, inputs: BudgetInputs) -> tuple[BudgetTerm, ...]:
+    """Slots with the one of padding, and the states that drafts keep until they are accepted."""
+    settings, engine = inputs.settings, inputs.engine
+    told = f"{ARITHMETIC}: {slots:,} slots of {slot:,} B and one of padding"
+    terms = [taken("state slots", (slots + 1) * slot, told)]
+    if settings.draft_tokens:
+        running = slots // slots_of_request(settings, engine)
+        asked = settings.max_num_seqs or _MOST_RUNNING
+        rows = min(asked, running) + 1 if engine.at_least(*_NEW_SLOTS) else min(asked, running)
+        taken_here = rows * settings.draft_tokens * slot
+        told = f"{ARITHMETIC}: {rows:,} requests x {settings.draft_tokens} drafted tokens"
+        terms.append(taken("draft states", taken_here, told))
+    return tuple(terms)
+
+
 def budget(inputs: BudgetInputs) -> MemoryBudget:
-    """(total - non-torch) * mem_fraction_static - weights.
+    """(total - non-torch) * mem_fraction_static - weights - recurrent states.
 
     The fraction applies to the memory free before the weights are loaded, and covers weights and
     pool; activations and CUDA graphs live in the rest. A public case: 125.65 GB of weights of
@@ -107,10 +189,13 @@ def budget(inputs: BudgetInputs) -> MemoryBudget:
     non_torch = non_torch_term(inputs)
     free = memory.n_bytes + non_torch.n_bytes
     shared = [memory, non_torch, utilisation_term(free, inputs.utilisation)]
+    stages = stages_of(shared, [(term,) for term in weights])
+    slots, stages = _with_states(stages, inputs)
     return MemoryBudget(
         engine=inputs.engine,
         utilisation=inputs.utilisation,
-        stages=stages_of(shared, [(term,) for term in weights]),
+        stages=stages,
+        state_slots=slots,
         remarks=(
             *remarks,
             *weight_remarks,
@@ -184,6 +269,24 @@ def launch(asked: Launch) -> list[str]:
     })]  # fmt: skip
 
 
+def _with_states(
+    stages: tuple[StageBudget, ...], inputs: BudgetInputs
+) -> tuple[int | None, tuple[StageBudget, ...]]:
+    """The fewest slots of any stage, and the stages with their states taken off."""
+    models = stage_models(inputs.model, inputs.parallel.pp_size)
+    sized = [
+        (stage, slot_bytes(model, inputs)) for stage, model in zip(stages, models, strict=True)
+    ]
+    counts = [state_slots(stage.kv_bytes, slot, inputs) for stage, slot in sized if slot]
+    if not counts:
+        return None, stages
+    slots = min(counts)
+    return slots, tuple(
+        StageBudget(terms=(*stage.terms, *_state_terms(slot, slots, inputs))) if slot else stage
+        for stage, slot in sized
+    )
+
+
 ENGINE = Engine(
     name="sglang",
     about="SGLang; a fraction of the memory that is free before load",
@@ -194,7 +297,19 @@ ENGINE = Engine(
     "from the GPU, tp_size and CUDA graphs",
     page_tokens=ByVersion(1),
     sizes=ALL_SIZES - {"dcp_size"},
-    reads=frozenset({"page_tokens"}),
+    reads=frozenset(
+        {
+            "page_tokens",
+            "drafter",
+            "max_num_seqs",
+            "max_mamba_cache_size",
+            "mamba_full_memory_ratio",
+            "mamba_scheduler_strategy",
+            "disable_radix_cache",
+            "swa_full_tokens_ratio",
+            "mamba_ssm_cache_dtype",
+        }
+    ),
     log=LOG,
     launch=launch,
 )

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.serving.activation import Step, activation_peak_bytes
 from lrkv_plan.serving.budget import (
     BudgetInputs,
-    BudgetTerm,
     MemoryBudget,
-    StageBudget,
     assumed,
     memory_term,
     non_torch_term,
+    share_of_free,
     taken,
     weight_terms,
 )
-from lrkv_plan.serving.engine import ALL_SIZES, ByVersion, Engine
+from lrkv_plan.serving.engine import ALL_SIZES, ByVersion, Engine, capped
 from lrkv_plan.serving.launch import Launch, above_one, decimal, options
 from lrkv_plan.serving.log import LogFormat, LogLine
-from lrkv_plan.serving.pool import Pool, equal_blocks, layer_kinds, rate
+from lrkv_plan.serving.pool import LayerKind, Pool, equal_blocks, layer_kinds, rate
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
 
@@ -58,6 +59,9 @@ def pool(
             "TensorRT-LLM here counts attention layers without recurrent state or --dcp-size"
         )
     page = settings.page_tokens or PAGE_TOKENS.of(engine)
+    cross = rate(kinds, "cross")
+    if cross:
+        return _with_cross_pool(kinds, cross, budget_bytes, page, settings, engine)
     windowed = any(kind.window_tokens for kind in kinds)
     return equal_blocks(
         engine,
@@ -69,6 +73,38 @@ def pool(
         encoder_tokens=settings.encoder_tokens or 0,
         remarks=("windowed layers are counted in full",) if windowed else (),
     )
+
+
+def _with_cross_pool(
+    kinds: Sequence[LayerKind], cross: Fraction, budget_bytes: int, page: int,
+    settings: EngineSettings, engine: EngineName,
+) -> Pool:  # fmt: skip
+    """Encoder-decoder: ``crossKvCacheFraction`` of the memory is a pool of encoder rows.
+
+    Each pool has its own blocks, rounded up; a sequence needs both (NVIDIA/TensorRT-LLM issue
+    2773, batch_manager of 0.13 to 0.17).
+    """
+    share = settings.cross_kv_cache_fraction
+    if share is None:
+        raise PlacementError(
+            "TensorRT-LLM needs the share of the pool that cross-attention takes: "
+            "--cross-kv-cache-fraction 0.5"
+        )
+    rows = [kind for kind in kinds if kind.keeps != "cross"]
+    pool = equal_blocks(
+        engine,
+        n_blocks=math.ceil(budget_bytes * (1 - share) / (page * rate(rows))),
+        block_tokens=page,
+        bytes_per_token=rate(rows),
+        kinds=rows,
+        context_tokens=settings.context_tokens,
+    )
+    encoder = settings.encoder_tokens or 0
+    n_cross = math.ceil(budget_bytes * share / (page * cross))
+    told = f"{float(share):g} of the memory is a pool of {n_cross:,} blocks for encoder rows"
+    pool = replace(pool, remarks=(told,))
+    fit = n_cross // max(1, -(-encoder // page)) if encoder else None
+    return capped(pool, fit, "encoder rows")
 
 
 def budget(inputs: BudgetInputs) -> MemoryBudget:
@@ -89,17 +125,11 @@ def budget(inputs: BudgetInputs) -> MemoryBudget:
         engine=inputs.engine,
         utilisation=inputs.utilisation,
         stages=tuple(
-            _of_free((memory, term, activation, non_torch), inputs.utilisation) for term in weights
+            share_of_free((memory, term, activation, non_torch), inputs.utilisation)
+            for term in weights
         ),
         remarks=(*remarks, *weight_remarks, "the fraction applies to memory free after load"),
     )
-
-
-def _of_free(terms: tuple[BudgetTerm, ...], fraction: Fraction) -> StageBudget:
-    free = StageBudget(terms=terms)
-    kept = max(0, free.kv_bytes) * (1 - fraction)
-    note = f"1 - {float(fraction):.4g} of the memory free after load"
-    return StageBudget(terms=(*terms, taken("outside the fraction", int(kept), note)))
 
 
 def _forward_only(inputs: BudgetInputs, tokens: int) -> int:
@@ -188,7 +218,14 @@ ENGINE = Engine(
     utilisation=ByVersion(Fraction(9, 10)),
     page_tokens=PAGE_TOKENS,
     sizes=ALL_SIZES - {"dcp_size"},
-    reads=frozenset({"page_tokens", "max_batched_tokens"}),
+    reads=frozenset(
+        {
+            "page_tokens",
+            "max_batched_tokens",
+            "max_num_seqs",
+            "cross_kv_cache_fraction",
+        }
+    ),
     log=LOG,
     launch=launch,
 )

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from lrkv_plan.attention.layout import Sharding
+from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.formats import STORAGE_FORMATS
 from lrkv_plan.memory.exact import ceil_div, simplest, smaller
@@ -44,6 +46,7 @@ from lrkv_plan.serving.budget import (
 from lrkv_plan.serving.engine import ByVersion, Engine
 from lrkv_plan.serving.launch import Launch, above_one, decimal, options
 from lrkv_plan.serving.log import LogFormat, LogLine
+from lrkv_plan.serving.media import limits_of, profiled_items
 from lrkv_plan.serving.pool import (
     LayerKind,
     Pool,
@@ -62,8 +65,9 @@ DEFAULT_PAGE_TOKENS = 16
 # From 0.26 a window keeps the tokens of all batches in flight (max_in_flight_tokens): two under
 # asynchronous scheduling, the default (vllm-project/vllm#49878, pull request 47728).
 BATCHES_IN_FLIGHT = 2
-# A longest kind within a quarter of the shortest pads up to it instead of splitting.
-_NEARLY_EQUAL = Fraction(5, 4)
+# A longest kind within so much of the shortest pads up to it instead of splitting: a quarter up to
+# 0.19, a half from 0.20 on (kv_cache_utils.py).
+_NEARLY_EQUAL = ByVersion(Fraction(5, 4), {(0, 20): Fraction(3, 2)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +116,8 @@ def pool(
     if not engine.at_least(0, 10):
         kinds = tuple(_all_full(kind) for kind in kinds)
     page_tokens = settings.page_tokens or DEFAULT_PAGE_TOKENS
-    groups, layers_per_block, page_bytes = _grouped(kinds, page_tokens)
+    check_context_parallel(model, kinds, tp_size, dcp_size)
+    groups, layers_per_block, page_bytes = _grouped(kinds, page_tokens, _NEARLY_EQUAL.of(engine))
     block_bytes = layers_per_block * page_bytes
     n_blocks = math.floor(budget_bytes / block_bytes)
 
@@ -155,7 +160,41 @@ def _all_full(kind: LayerKind) -> LayerKind:
     return replace(kind, keeps="full", window_tokens=None) if windowed else kind
 
 
-def _grouped(kinds: tuple[LayerKind, ...], page_tokens: int) -> tuple[list[Group], int, Fraction]:
+def check_context_parallel(
+    model: ModelSpec, kinds: tuple[LayerKind, ...], tp_size: int, dcp_size: int
+) -> None:
+    """Refuse decode-context parallelism that vLLM refuses at start.
+
+    The GPUs that would hold the same heads share their tokens: tp / G of G key/value heads, all of
+    a latent's. Windows and states are not shared.
+
+    Raises
+    ------
+    PlacementError
+        Saying which size there may be.
+    """
+    if dcp_size == 1:
+        return
+    if any(kind.keeps != "full" for kind in kinds):
+        raise PlacementError("vLLM shares no windows, states or encoder rows: leave out --dcp-size")
+    for group in model.attention_groups:
+        assert group.attention is not None, "it attends"
+        dealt = [
+            tensor.copies_per_layer
+            for tensor in layout_of(group.attention, model.model_dim).cached
+            if tensor.sharding is Sharding.BY_COPY
+        ]
+        copies = tp_size // max(dealt, default=1)
+        if copies < dcp_size or copies % dcp_size:
+            raise PlacementError(
+                f"dcp_size {dcp_size}: {max(dealt, default=1)} key/value heads are on {copies} of "
+                f"{tp_size} GPUs each, which it must divide"
+            )
+
+
+def _grouped(
+    kinds: tuple[LayerKind, ...], page_tokens: int, nearly_equal: Fraction
+) -> tuple[list[Group], int, Fraction]:
     """Groups, layers per block and bytes per page (all layers of a block, if they differ)."""
     attention = [kind for kind in kinds if kind.keeps != "state"]
     if len({(kind.keeps, kind.window_tokens) for kind in kinds}) == 1 and attention:
@@ -174,7 +213,7 @@ def _grouped(kinds: tuple[LayerKind, ...], page_tokens: int) -> tuple[list[Group
     page_tokens = _raised_for_state(kinds, attention, page_tokens)
     page_bytes = page_tokens * max(kind.row_bytes for kind in attention)
     counts = [kind.count for kind in kinds]
-    layers = max(counts) if max(counts) < _NEARLY_EQUAL * min(counts) else min(counts)
+    layers = max(counts) if max(counts) < nearly_equal * min(counts) else min(counts)
     groups = []
     for kind in kinds:
         tokens = page_tokens
@@ -308,10 +347,32 @@ def budget_of_step(
         utilisation=inputs.utilisation,
         stages=stages_of(
             shared,
-            [(term, activation(inputs, step, index == last)) for index, term in enumerate(weights)],
+            [
+                (term, _with_encoder(activation(inputs, step, index == last), inputs, step))
+                for index, term in enumerate(weights)
+            ],
         ),
         remarks=(*remarks, *weight_remarks, *_budget_remarks(inputs, step)),
     )
+
+
+def _with_encoder(language: BudgetTerm, inputs: BudgetInputs, step: Step) -> BudgetTerm:
+    """The peak of the language model, or that of a vision encoder where it is higher.
+
+    The encoder runs before the language model does, so that the larger of them counts.
+    """
+    media, settings = inputs.model.media, inputs.settings
+    limits = limits_of(settings.limit_mm_per_prompt)
+    if media is None:
+        return language
+    items = profiled_items(
+        media, inputs.engine, context_tokens=settings.context_tokens,
+        batched_tokens=step.batched_tokens, max_sequences=step.max_sequences, limits=limits,
+    )  # fmt: skip
+    if items is None or items.n_bytes <= -language.n_bytes:
+        return language
+    low, high = items.low_bytes, items.high_bytes
+    return taken("encoder peak", items.n_bytes, assumed(low, high, items.told), low, high)
 
 
 def placement(parallel: Parallelism) -> str:
@@ -577,7 +638,17 @@ ENGINE = Engine(
     utilisation_doubt="0.92 is vLLM's default of 0.25 and later, 0.9 of 0.20 and before; the "
     "release that changed it is assumed to be 0.21",
     page_tokens=ByVersion(DEFAULT_PAGE_TOKENS),
-    reads=frozenset({"page_tokens", "max_batched_tokens", "prefix_cache"}),
+    reads=frozenset(
+        {
+            "page_tokens",
+            "max_batched_tokens",
+            "prefix_cache",
+            "drafter",
+            "max_num_seqs",
+            "mamba_ssm_cache_dtype",
+            "limit_mm_per_prompt",
+        }
+    ),
     log=LOG,
     launch=launch,
 )

@@ -160,7 +160,7 @@ ENGINE = Engine(
     utilisation=vllm.UTILISATION,
     page_tokens=ByVersion(DEFAULT_PAGE_TOKENS),
     sizes=frozenset({"tp_size", "pp_size"}),
-    reads=frozenset({"page_tokens", "max_batched_tokens"}),
+    reads=frozenset({"page_tokens", "max_batched_tokens", "max_num_seqs"}),
     log=LOG,
     launch=launch,
 )
