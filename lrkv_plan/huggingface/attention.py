@@ -75,6 +75,7 @@ def grouped(
         "output_bias": switch(fields, known.output_bias),
         "output_gate": switch(fields, known.output_gate),
         "qk_norm": switch(fields, known.qk_norm),
+        "wide_qk_norm": switch(fields, known.wide_qk_norm),
         "sinks": known.sinks,
         "value_from_key": kind == "full" and fields.flag("attention_k_eq_v"),
     }

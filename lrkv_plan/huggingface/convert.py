@@ -28,7 +28,7 @@ from lrkv_plan.huggingface.fields import (
     Fields,
     language_part,
 )
-from lrkv_plan.huggingface.layers import Layer, layers_of, state_of, window_of
+from lrkv_plan.huggingface.layers import Layer, layers_of, window_of
 from lrkv_plan.huggingface.model_types import (
     UNCOUNTED_KEYS,
     UNSUPPORTED_KEYS,
@@ -37,6 +37,7 @@ from lrkv_plan.huggingface.model_types import (
     model_type_of,
 )
 from lrkv_plan.huggingface.puzzle import puzzle_layers
+from lrkv_plan.huggingface.recurrent import recurrent_of
 from lrkv_plan.huggingface.unread import check_unread
 from lrkv_plan.schema import explain
 from lrkv_plan.specs.model import LayerGroup, ModelSpec, Norms
@@ -284,7 +285,7 @@ def _mixers(
 ) -> dict[str, dict[str, Any]]:
     """``LayerGroup`` keys of each mixer. Attention comes last, when all other keys were taken."""
     mixers: dict[str, dict[str, Any]] = {
-        name: {"state": state_of(fields, name, hidden), **window_of(fields, name)}
+        name: {**recurrent_of(fields, name, hidden), **window_of(fields, name)}
         for name in sorted(names)
     }
     for name, group in mixers.items():
@@ -323,11 +324,9 @@ def _grouped(fields: Fields, rows: list[dict[str, Any]]) -> tuple[list[LayerGrou
 def _uncounted(fields: Fields, known: ModelType, groups: list[LayerGroup]) -> tuple[str, ...]:
     """Weights that the spec has no place for."""
     parts = []
-    recurrent = sum(group.count for group in groups if group.state)
+    recurrent = sum(group.count for group in groups if group.state and not group.weights)
     if recurrent:
         parts.append(f"weights of {recurrent} recurrent layers")
-    if switch(fields, known.wide_qk_norm):
-        parts.append("query and key norms that span all heads")
     if known.experts is not None and any(
         group.feed_forward is not None and group.feed_forward.kind == "experts" for group in groups
     ):

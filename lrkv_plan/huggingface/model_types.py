@@ -49,7 +49,7 @@ class ModelType:
     output_bias: Switch = ("attention_bias", False)
     output_gate: Switch = ("attn_output_gate", False)
     qk_norm: Switch = False
-    wide_qk_norm: Switch = False  # over all heads at once: not a field of the spec
+    wide_qk_norm: Switch = False  # one weight for each scalar of all heads
     sinks: bool = False
     window: str = ""  # a name in layers.WINDOW_RULES
     pattern: str = ""  # a name in layer_patterns.PATTERNS, or only_mamba

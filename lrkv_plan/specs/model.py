@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -16,6 +17,7 @@ from pydantic import (
 )
 from typing_extensions import Self
 
+from lrkv_plan.attention.layout import check_dealing
 from lrkv_plan.attention.registry import AnyAttention
 from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.errors import SpecError
@@ -51,6 +53,45 @@ class FixedTensor(Frozen):
     sharding: Literal["by_copy", "replicated"] = "by_copy"
     bytes_per_draft_token: Annotated[int, Field(strict=True, ge=0, le=2**40)] = 0
     scalar_bytes: Literal[2, 4] | None = None
+
+
+class HeldWeight(Frozen):
+    """``copies`` matrices of ``rows`` x ``cols`` that a layer or the model holds; a vector has one
+    column.
+
+    For weights that neither an attention design, nor a feed-forward block, nor norms describe: a
+    recurrent mixer, a sparse index, per-layer embeddings. ``part`` is what they are counted with.
+    ``units`` equal shares are dealt out by tensor parallelism; None is whole on every GPU.
+    ``reads`` names what a decode step multiplies a matrix with: those that read the same are one
+    product, None is none of its own. ``plain`` ones stay in 16 bit in quantised checkpoints.
+    """
+
+    name: Name
+    rows: Width
+    cols: Width = 1
+    copies: HeadCount = 1
+    units: Annotated[int, Field(strict=True, ge=1, le=4_194_304)] | None = None
+    part: Literal["mixer", "attention", "index", "router", "norms", "embeddings"] = "mixer"
+    reads: Name | None = None
+    plain: Flag = False
+
+    @property
+    def n_params(self) -> int:
+        """Parameters in all copies."""
+        return self.rows * self.cols * self.copies
+
+    def share_per_gpu(self, tp_size: int) -> Fraction:
+        """The part of this weight that one GPU of ``tp_size`` holds.
+
+        Raises
+        ------
+        PlacementError
+            If the units can neither be dealt out nor repeated evenly.
+        """
+        if self.units is None:
+            return Fraction(1)
+        check_dealing(self.units, f"shares of weight {self.name}", tp_size)
+        return Fraction(1, min(self.units, tp_size))
 
 
 class DenseFeedForward(Frozen):
@@ -106,6 +147,11 @@ class Norms(Frozen):
     embedding: Flag = False
 
 
+Update = Literal[
+    "gated_delta", "kimi_delta", "mamba2", "mamba1", "lightning", "gated_lru", "short_conv", "rwkv"
+]
+
+
 class LayerGroup(Frozen):
     """``count`` equal layers.
 
@@ -123,6 +169,8 @@ class LayerGroup(Frozen):
     reuses_cache: Flag = False
     cached_over: Literal["context", "encoder"] = "context"
     state: tuple[FixedTensor, ...] = ()
+    update: Update | None = None
+    weights: tuple[HeldWeight, ...] = ()
     index: tuple[FixedTensor, ...] = ()
     selected_tokens: TokenCount | None = None
     feed_forward: FeedForward | None = None
@@ -139,6 +187,23 @@ class LayerGroup(Frozen):
         if (self.window_tokens is None) != (self.window_kind is None):
             raise ValueError("window_tokens and window_kind (sliding or chunked) go together")
         return self
+
+
+class DraftModule(Frozen):
+    """A built-in multi-token predictor: its own layers, and what joins it to the model.
+
+    ``layers`` have the model's norms. A checkpoint stores it; engines load it only for speculation.
+    """
+
+    layers: Annotated[tuple[LayerGroup, ...], Field(min_length=1, max_length=100)]
+    weights: tuple[HeldWeight, ...] = ()
+
+
+class Encoder(Frozen):
+    """A vision or audio encoder with its projector, by its parameters."""
+
+    name: Name
+    n_params: Annotated[int, Field(strict=True, ge=1, le=10**14)]
 
 
 def _as_tuple(value: Any) -> Any:
@@ -162,10 +227,11 @@ LinearPart = Literal["attention", "feed_forward", "experts", "shared_experts"]
 class ModelSpec(Frozen):
     """One model. What a source does not state stays None, and its users say so.
 
-    ``extra_params`` are parameters of parts outside the layers (a vision tower and its projector),
-    as published total minus counted. ``quantised_parts`` are, by weight format, the parts that the
-    model's published checkpoint in that format stores in it, where not all that the format usually
-    does.
+    ``weights`` are held outside the layers beside embeddings, head and norms; ``encoders`` stand
+    beside the language model and ``mtp`` behind it. ``extra_params`` are parameters of other parts
+    outside the layers, as published total minus counted. ``quantised_parts`` are, by weight format,
+    the parts that the model's published checkpoint in that format stores in it, where not all that
+    the format usually does.
     """
 
     name: Name
@@ -183,6 +249,9 @@ class ModelSpec(Frozen):
     draft_layers: Annotated[int, Field(strict=True, ge=0, le=1_000)] = 0
     layers: Annotated[tuple[LayerGroup, ...], Field(min_length=1, max_length=10_000)]
     layer_order: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None
+    weights: tuple[HeldWeight, ...] = ()
+    encoders: tuple[Encoder, ...] = ()
+    mtp: DraftModule | None = None
     extra_params: Annotated[int, Field(strict=True, ge=0, le=10**14)] | None = None
     uncounted_parts: tuple[Remark, ...] = ()
     remarks: tuple[Remark, ...] = ()
@@ -236,12 +305,20 @@ class ModelSpec(Frozen):
             group
             if group.attention is None
             else group.model_copy(
-                update={"attention": next(swapped), "index": (), "selected_tokens": None}
+                update={
+                    "attention": next(swapped),
+                    "index": (),
+                    "selected_tokens": None,
+                    "weights": tuple(w for w in group.weights if w.part not in _OF_DESIGN),
+                }
             )
             for group in self.layers
         )
         return self.model_copy(update={"layers": groups})
 
+
+# Weights that leave with the attention design of a layer.
+_OF_DESIGN = ("attention", "index")
 
 # Filled in by the attention families from their other fields.
 _DERIVED = ("n_kv_heads", "v_head_dim")
@@ -289,6 +366,14 @@ def model_to_yaml(model: ModelSpec) -> str:
     data["layers"] = [_group(group) for group in model.layers]
     if model.layer_order is not None:
         data["layer_order"] = _OneLineList(model.layer_order)
+    for key, parts in (("weights", model.weights), ("encoders", model.encoders)):
+        if parts:
+            data[key] = [_one_line(part) for part in parts]
+    if model.mtp is not None:
+        data["mtp"] = {
+            "layers": [_group(group) for group in model.mtp.layers],
+            "weights": [_one_line(one) for one in model.mtp.weights],
+        }
     for key in ("uncounted_parts", "remarks"):
         if key in data:
             data[key] = list(data[key])
@@ -311,7 +396,8 @@ def _group(group: LayerGroup) -> dict[str, Any]:
     data = _stated(group)
     if group.attention is not None:
         data["attention"] = _attention(group.attention)
-    for key, tensors in (("state", group.state), ("index", group.index)):
+    listed = (("state", group.state), ("weights", group.weights), ("index", group.index))
+    for key, tensors in listed:
         if tensors:
             data[key] = [_one_line(tensor) for tensor in tensors]
     if group.feed_forward is not None:

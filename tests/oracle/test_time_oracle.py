@@ -28,6 +28,7 @@ from lrkv_plan.latency.work import (
     StepWork,
     attention_work,
     paths_of,
+    recurrent_work,
     step_work,
 )
 from lrkv_plan.memory.arithmetic import arithmetic_ratio_to_mha, attention_multiply_adds
@@ -146,10 +147,12 @@ def test_attention_work_agrees(
     model = spec_of(plain)
     path = paths_of(model)[-1] if last and paths_of(model) else None
     works = iter(attention_work(model, kv_dtype=fmt, tp_size=gpus, heads_per_tile=tile, path=path))
+    updates = iter(recurrent_work(model, tp_size=gpus))
     for layer in plain["layers"]:
         if layer["state"]:
             held = cache_count.fixed_bytes(layer["state"], gpus) or 0
-            close("state traffic", next(works).fixed_bytes, 2 * held)
+            update = next(updates)
+            close("state traffic", update.state_bytes + update.conv_bytes, 2 * held)
         a = layer["attention"]
         if not a:
             continue
