@@ -51,7 +51,7 @@ def attention_of(fields: Fields, known: ModelType, kind: str, hidden: int) -> di
         If a head count or width is absent and the model type's code derives none.
     """
     if fields.has("kv_lora_rank"):
-        return {"attention": _latent(fields, known), **_index(fields)}
+        return {"attention": _latent(fields, known), **_index(fields, hidden)}
     other = fields.part("attention_other_setting") if kind == "sliding" else None
     own = other if other is not None else fields
     heads = _own(fields, kind, "heads") or own.needed(*HEAD_KEYS, most=MAX_HEADS)
@@ -191,8 +191,11 @@ def _latent(fields: Fields, known: ModelType) -> dict[str, Any]:
     }
 
 
-def _index(fields: Fields) -> dict[str, Any]:
-    """Keys of the sparse-attention index: fp8, with one scale per key.
+def _index(fields: Fields, hidden: int) -> dict[str, Any]:
+    """Keys of the sparse-attention index: fp8, with one scale per key; and its weights.
+
+    Weights, with w the width and n the heads: queries q_lora x n w, key d x w with a norm 2 w, and
+    a weight of each head d x n. Engines keep them whole on every GPU.
 
     ``index_kpool`` tokens (GLM-5.3) share one pooled key: 132 / 4 = 33 bytes per token and layer,
     as in the index cache of vLLM's glm5next.
@@ -200,7 +203,8 @@ def _index(fields: Fields) -> dict[str, Any]:
     width = fields.integer("index_head_dim", most=MAX_WIDTH)
     if width is None:
         return {}
-    fields.settle("index_n_heads")  # queries and weights; the keys have one head
+    heads = fields.integer("index_n_heads", most=MAX_HEADS)
+    query = fields.integer("q_lora_rank", most=MAX_WIDTH) or hidden
     row_bytes = width + _INDEX_SCALE_BYTES
     pool_tokens = fields.integer("index_kpool", most=MAX_WIDTH) or 1
     if row_bytes % pool_tokens:
@@ -208,8 +212,15 @@ def _index(fields: Fields) -> dict[str, Any]:
             "index_kpool", f"{row_bytes} bytes of an index key over that many tokens are not whole"
         )
     selected = fields.integer("index_topk", most=MAX_TOKENS)
+    weights = () if heads is None else (
+        {"name": "index_query", "rows": query, "cols": heads * width, "part": "index"},
+        {"name": "index_key", "rows": hidden, "cols": width, "part": "index"},
+        {"name": "index_key_norm", "rows": 2 * width, "part": "index"},
+        {"name": "index_heads", "rows": hidden, "cols": heads, "part": "index", "plain": True},
+    )  # fmt: skip
     return {
         **({} if selected is None else {"selected_tokens": selected}),
+        **({"weights": weights} if weights else {}),
         "index": (
             {
                 "name": "index_key",
@@ -230,6 +241,7 @@ class _Decoder:
     head_dim: str | None = None
     encoder_tokens: str | None = None
     all_biases: bool = True
+    key_bias: bool = True
     gated_key: str | None = None
 
 
@@ -239,7 +251,7 @@ _T5 = _Decoder(
     all_biases=False, gated_key="feed_forward_proj",
 )  # fmt: skip
 _DECODERS = {
-    "whisper": _Decoder(encoder_tokens="max_source_positions"),
+    "whisper": _Decoder(encoder_tokens="max_source_positions", key_bias=False),
     "bart": _BART, "mbart": _BART, "marian": _BART, "pegasus": _BART, "m2m_100": _BART,
     "t5": _T5, "mt5": _T5, "umt5": _T5,
 }  # fmt: skip
@@ -270,24 +282,56 @@ def decoder_of(fields: Fields) -> dict[str, Any]:
     fields.settle(*own, *(key for key in fields.data if key.startswith("encoder_")))
     n_layers = fields.needed(keys.layers, most=MAX_LAYERS // 2)
     hidden = fields.needed("d_model", "hidden_size", most=MAX_WIDTH)
-    attention = _attention(fields, keys, hidden)
+    attention, weights = _attention(fields, keys, hidden)
+    encoder = None if keys.key_bias else _whisper_encoder(fields, hidden)
     tokens = fields.integer(keys.encoder_tokens, most=MAX_TOKENS) if keys.encoder_tokens else None
     return {
         "model_dim": hidden,
         "encoder_tokens": tokens,
         "layers": [
-            {"count": n_layers, "attention": attention, "feed_forward": _block(fields, keys)},
-            {"count": n_layers, "attention": attention, "cached_over": "encoder"},
+            {
+                "count": n_layers, "attention": attention, "weights": weights,
+                "feed_forward": _block(fields, keys),
+            },
+            {
+                "count": n_layers, "attention": attention, "weights": weights,
+                "cached_over": "encoder",
+            },
         ],
         "layer_order": [0, 1] * n_layers,
-        "uncounted_parts": (
-            "encoder weights",
-            *(("biases of query, value and output",) if keys.all_biases else ()),
-        ),
-    }
+        "encoders": () if encoder is None else ({"name": "encoder", "n_params": encoder},),
+        "uncounted_parts": ("encoder weights",) if encoder is None else (),
+    }  # fmt: skip
 
 
-def _attention(fields: Fields, keys: _Decoder, hidden: int) -> dict[str, Any]:
+def _whisper_encoder(fields: Fields, hidden: int) -> int | None:
+    """Two convolutions over the mel bins, positions, and layers with biases but for the keys.
+
+    3 m d + d + 3 d d + d + 1,500 d + L (4 d d + 3 d + 2 d i + i + d + 4 d) + 2 d; None where the
+    file leaves out a width.
+    """
+    layers = fields.integer("encoder_layers", most=MAX_LAYERS)
+    width = fields.integer("encoder_ffn_dim", most=MAX_WIDTH)
+    if layers is None or width is None:
+        return None
+    bins = fields.integer("num_mel_bins", most=MAX_WIDTH)
+    tokens = fields.integer("max_source_positions", most=MAX_TOKENS)
+    if bins is None:
+        bins = 80
+        fields.assume("num_mel_bins: absent, 80 in the code")
+    if tokens is None:
+        tokens = 1500
+        fields.assume("max_source_positions: absent, 1,500 in the code")
+    attention, block = 4 * hidden**2 + 3 * hidden, 2 * hidden * width + width + hidden
+    convolutions = 3 * bins * hidden + 3 * hidden**2 + 2 * hidden
+    ends = convolutions + tokens * hidden + 2 * hidden
+    return ends + layers * (attention + block + 4 * hidden)
+
+
+def _attention(
+    fields: Fields, keys: _Decoder, hidden: int
+) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+    """Self- and cross-attention alike, and its biases that a design has no field for."""
     heads = fields.needed(keys.heads, most=MAX_HEADS)
     if keys.head_dim is not None:
         head_dim = fields.needed(keys.head_dim, most=MAX_WIDTH)
@@ -296,7 +340,15 @@ def _attention(fields: Fields, keys: _Decoder, hidden: int) -> dict[str, Any]:
     else:
         head_dim = hidden // heads
         fields.assume(f"head_dim: d_model / {keys.heads} = {head_dim}, as the code computes it")
-    return {"family": "mha", "n_heads": heads, "head_dim": head_dim}
+    attention = {
+        "family": "mha", "n_heads": heads, "head_dim": head_dim, "output_bias": keys.all_biases,
+        "qkv_bias": keys.all_biases and keys.key_bias,
+    }  # fmt: skip
+    bias = {
+        "name": "query_value_bias", "rows": 2 * heads * head_dim, "units": heads,
+        "part": "attention",
+    }  # fmt: skip
+    return attention, () if keys.key_bias else (bias,)
 
 
 def _block(fields: Fields, keys: _Decoder) -> dict[str, Any] | None:

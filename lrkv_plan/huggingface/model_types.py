@@ -34,6 +34,8 @@ class Experts:
     dense_beside: bool = False
     placed_by: tuple[str, ...] = ()
     part: str = ""  # the mapping that holds counts and width, if it is not the file itself
+    norms: int = 0  # of a layer with experts beyond those of every layer
+    scales: bool = False  # one scalar of each router input and each expert
     uncounted: str = ""  # weights of the mixture that the spec has no place for
 
 
@@ -64,6 +66,8 @@ class ModelType:
     tied: bool | None = None
     head_bias: Switch = False
     extra_positions: int | None = None  # learned positions beyond the maximum length
+    default_positions: int | None = None  # the maximum length where the file is silent
+    mtp_copies: int | None = None  # tables that a draft module stores again; None: not known
     uncounted: tuple[str, ...] = ()
     bias_key: str = ""  # checkpoints state it as true against the code's default
 
@@ -81,7 +85,7 @@ _STATED = replace(_LLAMA, head_dim_is_quotient=False, kv_heads_default_to_heads=
 _MISTRAL = replace(_LLAMA, kv_heads_default_to_heads=False, window="every")
 _QWEN2 = replace(_MISTRAL, qkv_bias=True, output_bias=False, window="upper")
 _QWEN3 = replace(_STATED, qk_norm=True, window="upper")
-_QWEN3_NEXT = replace(_STATED, qk_norm=True, output_gate=("attn_output_gate", True))
+_QWEN3_NEXT = replace(_STATED, qk_norm=True, output_gate=("attn_output_gate", True), mtp_copies=0)
 _GEMMA2 = replace(_STATED, norms=_SANDWICH, tied=True, window="odd_full")
 _GEMMA3 = replace(_GEMMA2, qk_norm=True, window="every_6th_full")
 _GPT2 = ModelType(
@@ -99,6 +103,7 @@ _BLOOM = replace(
 _OPT = replace(
     _GPT2, dense_width=("ffn_dim",), dense_factor=None, qkv_bias=("enable_bias", True),
     output_bias=("enable_bias", True), feed_forward_bias=("enable_bias", True), extra_positions=2,
+    default_positions=2048,
 )  # fmt: skip
 _NEOX = replace(
     _GPT2, qkv_bias=("attention_bias", True), output_bias=("attention_bias", True), tied=False,
@@ -128,7 +133,7 @@ _V3_EXPERTS = Experts(
     placed_by=("first_k_dense_replace", "mlp_layer_types"),
 )  # fmt: skip
 _DENSE_FIRST = ("first_k_dense_replace",)
-_DEEPSEEK3 = replace(_DEEPSEEK2, experts=_V3_EXPERTS)
+_DEEPSEEK3 = replace(_DEEPSEEK2, experts=_V3_EXPERTS, mtp_copies=2)
 _QWEN_EXPERTS = Experts(shared="shared_expert_intermediate_size", shared_gate=True)
 _GRANITE_EXPERTS = Experts(width="intermediate_size", shared="shared_intermediate_size")
 _OLMO2 = replace(_LLAMA, wide_qk_norm=True)
@@ -173,8 +178,7 @@ MODEL_TYPES: dict[str, ModelType] = {
         _GEMMA3,
         must_state=("global_head_dim",),
         experts=Experts(
-            dense_beside=True, placed_by=("enable_moe_block",),
-            uncounted="norms and router scales of the expert blocks",
+            dense_beside=True, placed_by=("enable_moe_block",), norms=3, scales=True
         ),
     ),
     "gpt_oss": replace(
@@ -212,16 +216,16 @@ MODEL_TYPES: dict[str, ModelType] = {
     "glm4": replace(_STATED, output_bias=False, norms=_SANDWICH),
     "glm4_moe": replace(
         _STATED, output_bias=False, qk_norm=("use_qk_norm", False), experts=_V3_EXPERTS,
-        bias_key="attention_bias",
+        bias_key="attention_bias", mtp_copies=2,
     ),
     "glm4_moe_lite": _DEEPSEEK3,
     "deepseek_v2": _DEEPSEEK2,
     "deepseek_v3": _DEEPSEEK3,
     "kimi_k2": _DEEPSEEK3,
     "deepseek_v32": _DEEPSEEK3,
-    "glm_moe_dsa": _DEEPSEEK3,
+    "glm_moe_dsa": replace(_DEEPSEEK3, mtp_copies=0),
     "kimi_linear": replace(
-        _DEEPSEEK3, experts=replace(_V3_EXPERTS, shared="num_shared_experts")
+        _DEEPSEEK3, experts=replace(_V3_EXPERTS, shared="num_shared_experts"), mtp_copies=None
     ),
     "minimax_m3": replace(
         _STATED, qk_norm=True, dense_width=("dense_intermediate_size",),
@@ -305,7 +309,7 @@ MODEL_TYPES: dict[str, ModelType] = {
         ),
     ),
     "glm5_next": replace(
-        _DEEPSEEK3, must_state=("index_kpool", "layer_types"),
+        _DEEPSEEK3, must_state=("index_kpool", "layer_types"), mtp_copies=None,
         uncounted=("weights of the hyper-connections",),
     ),
     "glm": replace(_STATED, qkv_bias=("attention_bias", True), output_bias=False),
@@ -377,9 +381,7 @@ UNSUPPORTED_KEYS = {
 }
 # Keys that announce weights which the spec has no place for.
 UNCOUNTED_KEYS = {
-    "hidden_size_per_layer_input": "per-layer input embeddings",
     "sparse_attention_config": "weights of the sparse-attention indexer",
-    "index_head_dim": "weights of the sparse-attention indexer",
     "add_swa_attention_sink_bias": "attention sinks of the sliding layers",
     "add_full_attention_sink_bias": "attention sinks of the full layers",
 }

@@ -38,7 +38,7 @@ def recurrent_of(fields: Fields, mixer: str, hidden: int) -> Row:
         f"model_type {shown(name)} is not known here: its {mixer} layers are taken to hold "
         "the state that their keys suggest"
     )
-    return {key: value for key, value in found.items() if key != "weights"}
+    return {"state": found["state"]}
 
 
 def _kind(fields: Fields, mixer: str, name: str, hidden: int) -> Row:
