@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from lrkv_plan.huggingface.model_types import (
     UNSUPPORTED_KEYS,
     UNSUPPORTED_TYPES,
     ModelType,
+    is_known,
     model_type_of,
 )
 from lrkv_plan.huggingface.puzzle import puzzle_layers
@@ -218,6 +220,7 @@ def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
     if known.extra_positions is not None and whole["position_embeddings"] is None:
         parts.append("learned position embeddings, whose number is not stated")
     check_unread(whole_file, fields)
+    _say_what_is_guessed(fields)
     try:
         return ModelSpec.model_validate(
             {
@@ -231,6 +234,26 @@ def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
         )
     except ValidationError as error:
         raise SpecError(f"{path}: {explain(error)}") from None
+
+
+def _say_what_is_guessed(fields: Fields) -> None:
+    """Warn, and remark, that the layers of a type that is not known follow from their keys alone.
+
+    Warns
+    -----
+    UserWarning
+        So that no command and no caller takes such an answer for a known one.
+    """
+    name = fields.text("model_type")
+    if is_known(name) or is_encoder_decoder(fields):
+        return
+    told = "model_type is missing" if name is None else f"model_type {shown(name)} is not known"
+    text = (
+        f"{told}: a layer without a stated window or state is counted as attending to its whole "
+        "context; if its code does otherwise, the cache is wrong"
+    )
+    fields.assume(text)
+    warnings.warn(f"{fields.path}: {text}", stacklevel=3)
 
 
 def _described(whole_file: Fields, fields: Fields, known: ModelType) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def test_the_weights_pass_agrees(plain: Plain, gpus: int, fmt: str) -> None:
         with pytest.raises((PlacementError, SpecError)):
             ours()
         return
-    # Recurrent layers' weights are in no spec: a pass needs the weights' size.
+    # These recurrent layers state no weights: a pass needs the weights' size.
     if any(layer["state"] for layer in plain["layers"]):
         with pytest.raises(SpecError, match="recurrent layers are not counted"):
             ours()
