@@ -51,7 +51,7 @@ def attention_of(fields: Fields, known: ModelType, kind: str, hidden: int) -> di
         If a head count or width is absent and the model type's code derives none.
     """
     if fields.has("kv_lora_rank"):
-        return {"attention": _latent(fields, known), **_index(fields, hidden)}
+        return {"attention": _latent(fields, known, hidden), **_index(fields, hidden)}
     other = fields.part("attention_other_setting") if kind == "sliding" else None
     own = other if other is not None else fields
     heads = _own(fields, kind, "heads") or own.needed(*HEAD_KEYS, most=MAX_HEADS)
@@ -173,21 +173,30 @@ def _inner_kv_heads(inner: Fields, heads: int) -> int | None:
     return heads if kind == "multihead_attention" else 1
 
 
-def _latent(fields: Fields, known: ModelType) -> dict[str, Any]:
+def _latent(fields: Fields, known: ModelType, hidden: int) -> dict[str, Any]:
     """MLA; without q_lora_rank (V2-Lite, Moonlight) the query has no latent.
 
-    One latent serves every head, so KV heads and a common head width say nothing more.
+    One latent serves every head, so KV heads and a common head width say nothing more. MiniCPM3
+    states no width of a value: its code takes hidden_size / num_attention_heads.
     """
     fields.settle("num_key_value_heads", "head_dim", "qk_head_dim")
+    heads = fields.needed(*HEAD_KEYS, most=MAX_HEADS)
+    value_dim = fields.integer("v_head_dim", most=MAX_WIDTH)
+    if value_dim is None:
+        if not known.value_dim_is_quotient or hidden % heads:
+            raise fields.missing("v_head_dim")
+        value_dim = hidden // heads
+        fields.assume(f"v_head_dim: hidden_size / num_attention_heads = {value_dim}, as the code")
     return {
         "family": "mla",
-        "n_heads": fields.needed(*HEAD_KEYS, most=MAX_HEADS),
+        "n_heads": heads,
         "latent_dim": fields.needed("kv_lora_rank", most=MAX_WIDTH),
         "rope_dim": fields.needed("qk_rope_head_dim", most=MAX_WIDTH, least=0),
         "nope_dim": fields.needed("qk_nope_head_dim", most=MAX_WIDTH),
-        "v_head_dim": fields.needed("v_head_dim", most=MAX_WIDTH),
+        "v_head_dim": value_dim,
         "query_latent_dim": fields.integer("q_lora_rank", most=MAX_WIDTH),
         "output_bias": switch(fields, known.output_bias),
+        "output_gate": fields.flag("mla_use_output_gate"),
     }
 
 

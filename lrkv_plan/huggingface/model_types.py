@@ -44,6 +44,7 @@ class ModelType:
     """Defaults of one type; None and the empty string mean "not known here"."""
 
     head_dim_is_quotient: bool = False
+    value_dim_is_quotient: bool = False  # of latent attention
     kv_heads_default_to_heads: bool = False
     multi_query_decides: bool = False
     must_state: tuple[str, ...] = ()
@@ -227,6 +228,7 @@ MODEL_TYPES: dict[str, ModelType] = {
     "kimi_linear": replace(
         _DEEPSEEK3, experts=replace(_V3_EXPERTS, shared="num_shared_experts"), mtp_copies=None
     ),
+    "minicpm3": replace(_LLAMA, value_dim_is_quotient=True, tied=True, feed_forward_bias=False),
     "minimax_m3": replace(
         _STATED, qk_norm=True, dense_width=("dense_intermediate_size",),
         experts=Experts(
@@ -377,7 +379,8 @@ UNSUPPORTED_TYPES = {
 UNSUPPORTED_KEYS = {
     "compress_ratios": "caches compressed at a rate per layer are not modelled",
     "cross_attention_layers": "cross-attention to image tokens is not modelled",
-    "use_cla": "cross-layer attention is not modelled",
+    "use_cla": "cross-layer attention is not modelled: engines keep the shared rows in every layer, "
+    "the model's own code once",
 }
 # Keys that announce weights which the spec has no place for.
 UNCOUNTED_KEYS = {

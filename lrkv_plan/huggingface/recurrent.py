@@ -161,7 +161,8 @@ def _gated_delta_net(fields: Fields, hidden: int) -> Row:
 def _delta_attention(fields: Fields, inner: Fields, keys: tuple[str, str, str], hidden: int) -> Row:
     """Kimi delta attention: a head_dim x head_dim matrix per head, and columns of q, k and v.
 
-    Weights, with P = H h: 3 d P + 3 P k + H + (d h + h P) + P + d H + (d h + h P) + h + P d.
+    Weights, with P = H h: 3 d P + 3 P k + H + (d h + h P) + P + d H + (d h + h P) + h + P d; a gate
+    of full rank (Kimi K3) has d P instead of the last d h + h P.
     """
     heads = inner.needed(keys[0], most=MAX_HEADS)
     head_dim = inner.needed(keys[1], most=MAX_WIDTH)
@@ -169,6 +170,12 @@ def _delta_attention(fields: Fields, inner: Fields, keys: tuple[str, str, str], 
     inner.assume("recurrent state: kept in float32, which the file does not state")
     columns = [(f"conv_{part}", heads, head_dim) for part in ("query", "key", "value")]
     width = heads * head_dim
+    gates: tuple[Row, ...] = (
+        _matrix("gate_down", hidden, head_dim, None),
+        _matrix("gate_up", head_dim, width, heads, reads="gate latent"),
+    )
+    if inner.flag("use_full_rank_gate"):
+        gates = (_matrix("gate", hidden, width, heads),)
     return {
         "state": (
             _tensor("recurrent", heads, head_dim * head_dim, _STATE_BYTES["float32"]),
@@ -182,8 +189,7 @@ def _delta_attention(fields: Fields, inner: Fields, keys: tuple[str, str, str], 
             _matrix("decay_down", hidden, head_dim, None, plain=True),
             _matrix("decay_up", head_dim, width, heads, reads="decay latent", plain=True),
             _vector("decay_bias", heads + width, heads),
-            _matrix("gate_down", hidden, head_dim, None),
-            _matrix("gate_up", head_dim, width, heads, reads="gate latent"),
+            *gates,
             _vector("norm", head_dim, None),
             _output(width, hidden, heads),
         ),
