@@ -74,7 +74,7 @@ def grouped(
         "qkv_bias": switch(fields, known.qkv_bias),
         "output_bias": switch(fields, known.output_bias),
         "output_gate": switch(fields, known.output_gate),
-        "qk_norm": switch(fields, known.qk_norm),
+        "qk_norm": kind == "cross" or switch(fields, known.qk_norm),
         "wide_qk_norm": switch(fields, known.wide_qk_norm),
         "sinks": known.sinks,
         "value_from_key": kind == "full" and fields.flag("attention_k_eq_v"),
@@ -181,23 +181,27 @@ def _latent(fields: Fields, known: ModelType, hidden: int) -> dict[str, Any]:
     """
     fields.settle("num_key_value_heads", "head_dim", "qk_head_dim")
     heads = fields.needed(*HEAD_KEYS, most=MAX_HEADS)
-    value_dim = fields.integer("v_head_dim", most=MAX_WIDTH)
-    if value_dim is None:
-        if not known.value_dim_is_quotient or hidden % heads:
-            raise fields.missing("v_head_dim")
-        value_dim = hidden // heads
-        fields.assume(f"v_head_dim: hidden_size / num_attention_heads = {value_dim}, as the code")
     return {
         "family": "mla",
         "n_heads": heads,
         "latent_dim": fields.needed("kv_lora_rank", most=MAX_WIDTH),
         "rope_dim": fields.needed("qk_rope_head_dim", most=MAX_WIDTH, least=0),
         "nope_dim": fields.needed("qk_nope_head_dim", most=MAX_WIDTH),
-        "v_head_dim": value_dim,
+        "v_head_dim": _value_dim(fields, known, hidden, heads),
         "query_latent_dim": fields.integer("q_lora_rank", most=MAX_WIDTH),
         "output_bias": switch(fields, known.output_bias),
         "output_gate": fields.flag("mla_use_output_gate"),
     }
+
+
+def _value_dim(fields: Fields, known: ModelType, hidden: int, heads: int) -> int:
+    stated = fields.integer("v_head_dim", most=MAX_WIDTH)
+    if stated is not None:
+        return stated
+    if not known.value_dim_is_quotient or hidden % heads:
+        raise fields.missing("v_head_dim")
+    fields.assume(f"v_head_dim: hidden_size / num_attention_heads = {hidden // heads}, as the code")
+    return hidden // heads
 
 
 def _index(fields: Fields, hidden: int) -> dict[str, Any]:

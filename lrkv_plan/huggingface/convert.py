@@ -20,7 +20,7 @@ from lrkv_plan.huggingface.attention import (
     is_encoder_decoder,
     switch,
 )
-from lrkv_plan.huggingface.encoders import encoders_of
+from lrkv_plan.huggingface.encoders import encoders_of, image_tokens
 from lrkv_plan.huggingface.feed_forward import feed_forwards_of
 from lrkv_plan.huggingface.fields import (
     HIDDEN_KEYS,
@@ -184,7 +184,11 @@ def _mention_quantization(fields: Fields) -> None:
         fields.assume(f"the file proposes a cache format: kv_cache_scheme {shown(scheme)}")
 
 
-_ATTENDING = ("full", "sliding", "chunked", "parallel")
+_ATTENDING = ("full", "sliding", "chunked", "parallel", "cross")
+# Of a layer that attends to an image: scalars by which its two outputs are added.
+_CROSS = {
+    "cached_over": "encoder", "weights": ({"name": "gates", "rows": 2, "part": "attention"},),
+}  # fmt: skip
 
 
 def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
@@ -214,6 +218,7 @@ def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
     whole = whole_model(fields, known)
     encoders, towers = encoders_of(whole_file, towers, described["model_dim"])
     described["encoders"] = (*described.get("encoders", ()), *encoders)
+    described.setdefault("encoder_tokens", image_tokens(whole_file))
     parts = [*described.pop("uncounted_parts"), *known.uncounted, *towers]
     if known.bias_key and not fields.has(known.bias_key):
         parts.append(f"biases of query, key and value, if {known.bias_key}, which is not stated")
@@ -275,6 +280,8 @@ def _refuse_unsupported(fields: Fields) -> None:
     if name in UNSUPPORTED_TYPES:
         raise fields.error("model_type", f"not supported: {UNSUPPORTED_TYPES[name]}")
     for key, reason in UNSUPPORTED_KEYS.items():
+        if key == model_type_of(name).pattern:
+            continue
         if fields.value(key) not in (None, False, []):
             raise fields.error(key, f"not supported: {reason}")
     for key in model_type_of(name).must_state:
@@ -290,6 +297,9 @@ def _decoder_only(fields: Fields, known: ModelType) -> dict[str, Any]:
     else:
         rows = _rows(fields, known, hidden)
     weights = _with_per_layer_inputs(fields, rows, hidden)
+    if known.image_rows:
+        rows_of_images = {"name": "image_rows", "rows": known.image_rows, "cols": hidden}
+        weights = (*weights, {**rows_of_images, "part": "embeddings"})
     groups, order = _grouped(fields, rows)
     return {
         "model_dim": hidden,
@@ -405,6 +415,8 @@ def _mixers(
     for name, group in mixers.items():
         if name in _ATTENDING:
             found = attention_of(fields, known, name, hidden)
+            if name == "cross":
+                group |= _CROSS
             weights = (*group.get("weights", ()), *found.pop("weights", ()))
             group |= found | ({"weights": weights} if weights else {})
     return mixers

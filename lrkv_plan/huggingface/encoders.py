@@ -126,10 +126,44 @@ def _internvl(shape: _Shape, width: int) -> int:
     return embedding + layers + 8 * h + 4 * h * width + width + width * width + width
 
 
+def _mllama(shape: _Shape, width: int) -> int:
+    """Positions and three embeddings of tiles with gates; the last layers have two gates each.
+
+    The outputs of some layers stand beside the last one's: the projector reads 6 h.
+    """
+    h, i = shape.of("hidden_size", 1280), shape.of("intermediate_size", 5120)
+    n, last = shape.layers("num_hidden_layers", 32), shape.layers("num_global_layers", 8)
+    rows = _mllama_rows(shape)
+    tiles, ratios = shape.of("max_num_tiles", 4), 9  # aspect ratios of up to 4 tiles, and none
+    read = shape.of("vision_output_dim", 7680)
+    positions = rows * h + 1 + ratios * tiles * rows * h + 2 * (ratios * tiles * h + 1)
+    embedding = 3 * shape.of("patch_size", 14) ** 2 * h + h + positions + 4 * h
+    layer = 4 * h * h + _mlp(h, i) + 4 * h
+    return embedding + (n + last) * layer + 2 * last + read * width + width
+
+
+def _mllama_rows(shape: _Shape) -> int:
+    """Rows of one tile: its patches and a class token."""
+    image, patch = shape.of("image_size", 560), shape.of("patch_size", 14)
+    return (image // patch) ** 2 + 1
+
+
+def image_tokens(config: Fields) -> int | None:
+    """Rows that cross-attention keeps of one image: all its tiles. Only Mllama attends so."""
+    part = config.data.get("vision_config")
+    if config.text("model_type") != "mllama" or not isinstance(part, dict):
+        return None
+    shape = _Shape(Fields(part, config.path, "vision_config."))
+    rows, tiles = _mllama_rows(shape), shape.of("max_num_tiles", 4)
+    config.assume(f"cross-attention keeps {tiles} tiles of {rows:,} rows: one image a sequence")
+    return tiles * rows
+
+
 _RULES: dict[str, Callable[[_Shape, int], int]] = {
     "gemma3": _gemma3, "gemma4": _gemma4, "mistral3": _mistral3, "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl, "qwen3_vl": _qwen3_vl, "qwen3_vl_moe": _qwen3_vl,
     "qwen3_5": _qwen3_5, "qwen3_5_moe": _qwen3_5, "llama4": _llama4, "internvl_chat": _internvl,
+    "mllama": _mllama,
 }  # fmt: skip
 # Widths that a type's published encoders have; another width is another encoder.
 _PUBLISHED_WIDTHS = {"gemma3": 1152, "gemma4": 1152, "llama4": 1408, "internvl_chat": 1024}

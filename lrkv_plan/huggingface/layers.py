@@ -1,7 +1,7 @@
 """Which mixer each layer has.
 
-A mixer is named by one word: full, sliding, chunked, linear, mamba, conv, lru, parallel (attention
-and mamba side by side) or none. Lists in the file win over the rule of the model type.
+A mixer is named by one word: full, sliding, chunked, cross, linear, mamba, conv, lru, parallel
+(attention and mamba side by side) or none. Lists in the file win over the rule of the model type.
 """
 
 from __future__ import annotations
@@ -95,6 +95,15 @@ def _full_between_convolutions(fields: Fields, n_layers: int) -> list[str]:
     return ["full" if i in chosen else "conv" for i in range(n_layers)]
 
 
+def _cross_attention(fields: Fields, n_layers: int) -> list[str]:
+    """Mllama: the listed layers attend to the image and to nothing else."""
+    key = "cross_attention_layers"
+    chosen = fields.indices(key, n_layers)
+    if chosen is None:
+        raise fields.missing(key)
+    return ["cross" if i in chosen else "full" for i in range(n_layers)]
+
+
 PATTERNS: dict[str, Callable[[Fields, int], list[str]]] = {
     "layer_group_size": _linear_groups,
     "block_types": _repeated_blocks,
@@ -102,6 +111,7 @@ PATTERNS: dict[str, Callable[[Fields, int], list[str]]] = {
     "global_attn_every_n_layers": _global_between_windows,
     "attention_types": _expanded_types,
     "full_attn_idxs": _full_between_convolutions,
+    "cross_attention_layers": _cross_attention,
 }
 """By the name that a ``ModelType`` gives its pattern."""
 

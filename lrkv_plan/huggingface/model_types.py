@@ -68,6 +68,7 @@ class ModelType:
     head_bias: Switch = False
     extra_positions: int | None = None  # learned positions beyond the maximum length
     default_positions: int | None = None  # the maximum length where the file is silent
+    image_rows: int = 0  # of the embedding, beyond those of the head
     mtp_copies: int | None = None  # tables that a draft module stores again; None: not known
     uncounted: tuple[str, ...] = ()
     bias_key: str = ""  # checkpoints state it as true against the code's default
@@ -151,7 +152,19 @@ _COHERE = replace(
     wide_qk_norm=("use_qk_norm", False),
 )  # fmt: skip
 
+_MLLAMA = replace(
+    _LLAMA,
+    kv_heads_default_to_heads=False,
+    pattern="cross_attention_layers",
+    qkv_bias=False,
+    output_bias=False,
+    feed_forward_bias=False,
+    image_rows=8,
+)
+
 MODEL_TYPES: dict[str, ModelType] = {
+    "mllama": _MLLAMA,
+    "mllama_text_model": _MLLAMA,
     "llama": _LLAMA,
     "mistral": _MISTRAL,
     "ministral3": replace(_STATED, window="every"),
@@ -379,7 +392,7 @@ UNSUPPORTED_TYPES = {
 UNSUPPORTED_KEYS = {
     "compress_ratios": "caches compressed at a rate per layer are not modelled",
     "cross_attention_layers": "cross-attention to image tokens is not modelled",
-    "use_cla": "cross-layer attention is not modelled: engines keep the shared rows in every layer, "
+    "use_cla": "cross-layer attention is not modelled: engines keep shared rows in every layer, "
     "the model's own code once",
 }
 # Keys that announce weights which the spec has no place for.

@@ -259,7 +259,7 @@ def mtp_params(model: ModelSpec) -> int | None:
 
 def _idle_params(model: ModelSpec) -> int | None:
     """Routed experts that one token does not use."""
-    blocks = [(group.count, group.feed_forward) for group in model.layers if not _is_cross(group)]
+    blocks = [(group.count, group.feed_forward) for group in model.layers if not group.shares_layer]
     if any(block is None for _, block in blocks):
         return None
     return sum(
@@ -326,7 +326,7 @@ def _dense_params(model_dim: int, width: int, block: DenseFeedForward | ExpertFe
 
 
 def _feed_forward_params(model: ModelSpec, missing: list[str]) -> int | None:
-    blocks = [(group.count, group.feed_forward) for group in model.layers if not _is_cross(group)]
+    blocks = [(group.count, group.feed_forward) for group in model.layers if not group.shares_layer]
     if any(block is None for _, block in blocks):
         missing.append("feed_forward")
         return None
@@ -336,11 +336,6 @@ def _feed_forward_params(model: ModelSpec, missing: list[str]) -> int | None:
         if block is not None
     )
     return counted + _held(model, "router")
-
-
-def _is_cross(group: LayerGroup) -> bool:
-    """Cross-attention shares its layer with self-attention, whose group has the feed-forward."""
-    return group.cached_over == "encoder"
 
 
 def _embedding_params(model: ModelSpec, missing: list[str]) -> int | None:
@@ -403,7 +398,7 @@ def matched_feed_forward(original: ModelSpec, swapped: ModelSpec) -> MatchedWidt
     change = sum(_attention_params(swapped, g) for g in swapped.layers) - sum(
         _attention_params(original, g) for g in original.layers
     )
-    blocks = [(g.count, g.feed_forward) for g in original.layers if not _is_cross(g)]
+    blocks = [(g.count, g.feed_forward) for g in original.layers if not g.shares_layer]
     if any(block is None for _, block in blocks):
         raise SpecError(
             f"{original.name}: feed_forward is not stated, so no width can restore the parameter "
@@ -595,9 +590,9 @@ def _layers_in_order(model: ModelSpec) -> list[list[LayerGroup]]:
     order = model.layer_order
     if order is None:
         order = tuple(i for i, group in enumerate(model.layers) for _ in range(group.count))
-    layers = [[model.layers[i]] for i in order if model.layers[i].cached_over == "context"]
+    layers = [[model.layers[i]] for i in order if not model.layers[i].shares_layer]
     for group in model.layers:
-        if group.cached_over == "encoder":
+        if group.shares_layer:
             for k in range(group.count):
                 layers[min(k * len(layers) // group.count, len(layers) - 1)].append(group)
     return layers

@@ -240,7 +240,7 @@ def _feed_forward(model: ModelSpec) -> str:
     own = _summed(
         (group.count, _block(group.feed_forward, model.model_dim))
         for group in model.layers
-        if group.feed_forward is not None and group.cached_over == "context"
+        if group.feed_forward is not None
     )
     return " + ".join(filter(None, (own, _held(model, ("router",)))))
 

@@ -157,7 +157,9 @@ class LayerGroup(Frozen):
 
     ``window_tokens`` bounds how many tokens a layer keeps. ``reuses_cache`` layers attend to the
     rows of another layer and keep none. ``cached_over`` "encoder" marks cross-attention, whose rows
-    are as many as the encoder's. ``state`` is per sequence, ``index`` per cached token.
+    are as many as the encoder's: part of another layer, or with a feed-forward a layer of its own.
+    ``state`` is per sequence, ``index`` per cached token; ``update`` names the kernel that moves a
+    recurrent state. ``weights`` are held beside attention, feed-forward and norms.
     ``selected_tokens`` is how many rows a layer attends to at most, chosen by its own index or that
     of a layer before it; None: not stated.
     """
@@ -174,6 +176,11 @@ class LayerGroup(Frozen):
     index: tuple[FixedTensor, ...] = ()
     selected_tokens: TokenCount | None = None
     feed_forward: FeedForward | None = None
+
+    @property
+    def shares_layer(self) -> bool:
+        """Whether it is the cross-attention of layers that another group describes."""
+        return self.cached_over == "encoder" and self.feed_forward is None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -285,8 +292,8 @@ class ModelSpec(Frozen):
 
     @property
     def n_layers(self) -> int:
-        """Layers, with or without attention; cross-attention shares its layer. [layers]"""
-        return sum(group.count for group in self.layers if group.cached_over == "context")
+        """Layers, with or without attention; cross-attention may share its layer. [layers]"""
+        return sum(group.count for group in self.layers if not group.shares_layer)
 
     @property
     def has_experts(self) -> bool:

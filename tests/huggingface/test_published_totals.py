@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lrkv_plan.huggingface import import_config
+from lrkv_plan.memory.cache import bytes_per_token, encoder_bytes_per_token
 from lrkv_plan.memory.weights import parameter_count
 
 QWEN_NEXT: dict[str, Any] = {
@@ -166,6 +167,15 @@ LLAMA_4_SCOUT: dict[str, Any] = {
     },
     "vision_config": {"hidden_size": 1408, "num_hidden_layers": 34, "intermediate_size": 5632},
 }  # fmt: skip
+MLLAMA: dict[str, Any] = {
+    "model_type": "mllama",
+    "text_config": {
+        "model_type": "mllama_text_model", "hidden_size": 4096, "num_hidden_layers": 40,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+        "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38], "vocab_size": 128256,
+    },
+    "vision_config": {"image_size": 560},
+}  # fmt: skip
 GEMMA_4_31B: dict[str, Any] = {
     "model_type": "gemma4",
     "text_config": {
@@ -219,6 +229,7 @@ def nemotron(width: int, pattern: str, heads: int, inner: int, **more: Any) -> d
         (GEMMA_3, 12_187_325_040),  # google/gemma-3-12b-pt
         (MISTRAL_3, 24_011_361_280),  # mistralai/Mistral-Small-3.1-24B
         (LLAMA_4_SCOUT, 108_641_793_536),  # meta-llama/Llama-4-Scout-17B-16E-Instruct
+        (MLLAMA, 10_670_220_835),  # meta-llama/Llama-3.2-11B-Vision
         (QWEN3_VL_8B, 8_767_123_696),  # Qwen/Qwen3-VL-8B-Instruct
         (QWEN2_VL_2B, 2_208_985_600),  # Qwen/Qwen2-VL-2B-Instruct
         (qwen25(3584, 28, 28, 4, 18944, vocab_size=152064), 8_292_166_656),  # Qwen2.5-VL-7B
@@ -265,3 +276,14 @@ def test_draft_modules_and_encoders_stand_apart(
     assert (counted.language_params, counted.encoder_params) == (language, encoders)
     assert counted.mtp_params == mtp
     assert (counted.model_params or 0) + mtp == published
+
+
+def test_mllama_keeps_the_tiles_of_an_image_in_layers_of_their_own() -> None:
+    """32 layers keep the context; 8 keep 4 x ((560 / 14)^2 + 1) = 6,404 rows of an image."""
+    model = import_config(MLLAMA, Path("m.json"))
+    assert [(g.count, g.cached_over, g.shares_layer) for g in model.layers] == [
+        (32, "context", False), (8, "encoder", False),
+    ]  # fmt: skip
+    assert (model.n_layers, model.encoder_tokens) == (40, 6404)
+    assert bytes_per_token(model) == 32 * 2 * 8 * 128 * 2
+    assert encoder_bytes_per_token(model) == 8 * 2 * 8 * 128 * 2
