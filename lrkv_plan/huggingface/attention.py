@@ -87,6 +87,8 @@ def _own(fields: Fields, kind: str, what: str) -> int | None:
 
 
 def _head_dim(fields: Fields, known: ModelType, hidden: int, heads: int) -> int:
+    if known.head_dim_key:
+        return fields.needed(known.head_dim_key, most=MAX_WIDTH)
     stated = fields.integer(*HEAD_DIM_KEYS, most=MAX_WIDTH)
     if stated is not None:
         return stated

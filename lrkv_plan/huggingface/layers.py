@@ -95,6 +95,26 @@ def _full_between_convolutions(fields: Fields, n_layers: int) -> list[str]:
     return ["full" if i in chosen else "conv" for i in range(n_layers)]
 
 
+def _mamba_steps(fields: Fields, n_layers: int) -> list[str]:
+    """PLaMo-2: the middle of every ``mamba_step`` layers attends, with a window unless listed."""
+    if not fields.flag("mamba_enabled", default=True):
+        attending = set(range(n_layers))
+    else:
+        step = fields.needed("mamba_step", most=MAX_LAYERS)
+        attending = {i for i in range(n_layers) if i % step == step // 2}
+        if n_layers <= step // 2:
+            attending = {n_layers - 1}
+    full = fields.indices("full_attention_idx", n_layers) or set()
+    if fields.has("attention_window_size"):
+        fields.assume("windows: as the model's own code has them; vLLM keeps every row")
+    else:
+        full = attending
+    return [
+        "mamba" if i not in attending else "full" if i in full else "sliding"
+        for i in range(n_layers)
+    ]
+
+
 def _cross_attention(fields: Fields, n_layers: int) -> list[str]:
     """Mllama: the listed layers attend to the image and to nothing else."""
     key = "cross_attention_layers"
@@ -112,6 +132,7 @@ PATTERNS: dict[str, Callable[[Fields, int], list[str]]] = {
     "attention_types": _expanded_types,
     "full_attn_idxs": _full_between_convolutions,
     "cross_attention_layers": _cross_attention,
+    "mamba_step": _mamba_steps,
 }
 """By the name that a ``ModelType`` gives its pattern."""
 

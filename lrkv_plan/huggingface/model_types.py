@@ -2,7 +2,7 @@
 
 One row per type, read in the modelling code of Hugging Face transformers 5.24; bailing_moe_linear
 in that of vLLM, smallthinker in its authors' code for vLLM, internlm3, qwen and minimax_text_01 in
-code that ships with their checkpoints; baichuan, chatglm and mpt are from memory of such code, not
+code that ships with their checkpoints; baichuan, chatglm, minicpm3, mpt and plamo2 are from memory of such code, not
 read again. The totals of dbrx, dots.llm1, gpt-neo-1.3b, phi-3.5-moe, qwen-14b and seed-oss-36b
 close to the last parameter. A default that is a constant of the code, such as head_dim 256, is
 deliberately absent: the importer asks for the key instead.
@@ -44,6 +44,7 @@ class ModelType:
     """Defaults of one type; None and the empty string mean "not known here"."""
 
     head_dim_is_quotient: bool = False
+    head_dim_key: str = ""  # where the type has a word of its own
     value_dim_is_quotient: bool = False  # of latent attention
     kv_heads_default_to_heads: bool = False
     multi_query_decides: bool = False
@@ -357,6 +358,10 @@ MODEL_TYPES: dict[str, ModelType] = {
     "phimoe": replace(
         _MISTRAL, norms=_LAYER_NORM, head_bias=("lm_head_bias", False), feed_forward_bias=False,
         experts=Experts(width="intermediate_size"),
+    ),
+    "plamo2": replace(
+        _STATED, head_dim_key="hidden_size_per_head", pattern="mamba_step", qkv_bias=False,
+        output_bias=False, feed_forward_bias=False, wide_qk_norm=True, norms=_SANDWICH, tied=True,
     ),
     "qwen": replace(
         _LLAMA, head_dim_is_quotient=False, qkv_bias=True, output_bias=False,

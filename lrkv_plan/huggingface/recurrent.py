@@ -50,6 +50,8 @@ def _kind(fields: Fields, mixer: str, name: str, hidden: int) -> Row:
         return _linear(fields, name, hidden)
     if name in _MAMBA1:
         return _only_mamba1(fields, hidden)
+    if name == "plamo2":
+        return {"state": _plamo2_state(fields)}  # the weights of its mixers were not read
     return _mamba1(fields, hidden) if fields.has("mamba_dt_rank") else _mamba2(fields, name, hidden)
 
 
@@ -255,6 +257,18 @@ def _mamba2(fields: Fields, name: str, hidden: int) -> Row:
             bias and _vector("output_bias", hidden, None),
         ),
     }
+
+
+def _plamo2_state(fields: Fields) -> tuple[Row, ...]:
+    """PLaMo-2: head width x d_state per head, and columns of x alone."""
+    heads = fields.needed("mamba_num_heads", most=MAX_HEADS)
+    head_dim = fields.needed("hidden_size_per_head", most=MAX_WIDTH)
+    d_state = fields.needed("mamba_d_state", most=MAX_WIDTH)
+    kernel = fields.needed("mamba_d_conv", most=MAX_WIDTH, least=2)
+    return (
+        _tensor("ssm", heads, head_dim * d_state, _state_bytes(fields)),
+        *_columns(fields, kernel, ("conv", heads, head_dim)),
+    )
 
 
 def _biases(fields: Fields) -> tuple[bool, bool]:

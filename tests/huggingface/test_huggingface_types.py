@@ -356,3 +356,32 @@ def test_kimi_k3_gates_have_full_rank() -> None:
     )
     assert full.recurrent_params - low.recurrent_params == 512 * 256 - (512 * 32 + 32 * 256)
     assert full.attention_params - low.attention_params == 512 * 256
+
+
+PLAMO2: dict[str, Any] = {
+    "model_type": "plamo2", "hidden_size": 4096, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "hidden_size_per_head": 128,
+    "intermediate_size": 16384, "vocab_size": 100000, "attention_window_size": 2048,
+    "mamba_step": 2, "mamba_d_state": 64, "mamba_d_conv": 4, "mamba_num_heads": 64,
+    "full_attention_idx": [3], "dtype": "bfloat16",
+}  # fmt: skip
+
+
+def test_plamo_2_attends_in_the_middle_of_every_step() -> None:
+    """Of 32 layers the odd ones attend; one keeps every row, 15 a window of 2,048."""
+    model = imported(PLAMO2)
+    assert kinds(model) == {("state", None): 16, ("gqa", 2048): 15, ("gqa", None): 1}
+    state = next(group.state for group in model.layers if group.state)
+    # 64 heads x 128 x 64 and 3 columns of 64 x 128, in 16 bit
+    held = sum(one.copies * one.bytes_per_copy for one in state)
+    assert held == 2 * (64 * 128 * 64 + 3 * 64 * 128)
+    assert model.uncounted_parts == ("weights of 16 recurrent layers",)
+    plain = imported(PLAMO2, mamba_enabled=False, attention_window_size=None)
+    assert kinds(plain) == {("gqa", None): 32}
+    short = imported(PLAMO2, num_hidden_layers=4, mamba_step=8, full_attention_idx=None)
+    assert kinds(short) == {("state", None): 3, ("gqa", 2048): 1}
+
+
+def test_plamo_2_without_a_step_is_an_error_that_names_it() -> None:
+    with pytest.raises(SpecError, match="mamba_step: is missing"):
+        imported(PLAMO2, mamba_step=None)

@@ -167,6 +167,18 @@ LLAMA_4_SCOUT: dict[str, Any] = {
     },
     "vision_config": {"hidden_size": 1408, "num_hidden_layers": 34, "intermediate_size": 5632},
 }  # fmt: skip
+INTERNVL_3: dict[str, Any] = {
+    "model_type": "internvl_chat",
+    "llm_config": {
+        "model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944,
+        "vocab_size": 151674, "tie_word_embeddings": False, "use_sliding_window": False,
+    },
+    "vision_config": {
+        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "patch_size": 14,
+        "image_size": 448,
+    },
+}  # fmt: skip
 MLLAMA: dict[str, Any] = {
     "model_type": "mllama",
     "text_config": {
@@ -230,6 +242,7 @@ def nemotron(width: int, pattern: str, heads: int, inner: int, **more: Any) -> d
         (MISTRAL_3, 24_011_361_280),  # mistralai/Mistral-Small-3.1-24B
         (LLAMA_4_SCOUT, 108_641_793_536),  # meta-llama/Llama-4-Scout-17B-16E-Instruct
         (MLLAMA, 10_670_220_835),  # meta-llama/Llama-3.2-11B-Vision
+        (INTERNVL_3, 7_944_373_760),  # OpenGVLab/InternVL3-8B
         (QWEN3_VL_8B, 8_767_123_696),  # Qwen/Qwen3-VL-8B-Instruct
         (QWEN2_VL_2B, 2_208_985_600),  # Qwen/Qwen2-VL-2B-Instruct
         (qwen25(3584, 28, 28, 4, 18944, vocab_size=152064), 8_292_166_656),  # Qwen2.5-VL-7B
