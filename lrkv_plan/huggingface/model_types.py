@@ -2,10 +2,10 @@
 
 One row per type, read in the modelling code of Hugging Face transformers 5.24; bailing_moe_linear
 in that of vLLM, smallthinker in its authors' code for vLLM, internlm3, qwen and minimax_text_01 in
-code that ships with their checkpoints; baichuan, chatglm, minicpm3, mpt and plamo2 are from memory of such code, not
-read again. The totals of dbrx, dots.llm1, gpt-neo-1.3b, phi-3.5-moe, qwen-14b and seed-oss-36b
-close to the last parameter. A default that is a constant of the code, such as head_dim 256, is
-deliberately absent: the importer asks for the key instead.
+code that ships with their checkpoints; baichuan, chatglm, minicpm3, mpt and plamo2 are from memory
+of such code, not read again. The totals of dbrx, dots.llm1, gpt-neo-1.3b, phi-3.5-moe, qwen-14b and
+seed-oss-36b close to the last parameter. A default that is a constant of the code, such as head_dim
+256, is deliberately absent: the importer asks for the key instead.
 """
 
 from __future__ import annotations

@@ -464,7 +464,7 @@ class WeightBytes:
 
 
 def weight_bytes_per_gpu(
-    model: ModelSpec, *, parallel: Parallelism, weight_dtype: str
+    model: ModelSpec, *, parallel: Parallelism, weight_dtype: str, with_drafts: bool = False
 ) -> WeightBytes:
     """Weight bytes on one GPU of each pipeline stage.
 
@@ -474,6 +474,7 @@ def weight_bytes_per_gpu(
     parallel : GPUs by kind of parallelism. Data parallelism repeats everything but experts that
         ``ep_size`` deals out.
     weight_dtype : name of a weight format.
+    with_drafts : whether the built-in draft module is loaded too.
 
     Returns
     -------
@@ -493,7 +494,8 @@ def weight_bytes_per_gpu(
     Vocabulary: ceil(V / P) rows. The first stage has the embedding, the last one the head and the
     final norm; tied embeddings are stored once on one stage, twice on more. Encoders and
     ``extra_params`` are taken to be on the first stage and divided by P (vLLM slices vision towers
-    by default), at 16 bit in quantised formats. A built-in draft module is not loaded.
+    by default), at 16 bit in quantised formats. A draft module is on the last stage and shares the
+    model's embedding and head, even where its checkpoint stores them again.
 
     Examples
     --------
@@ -515,16 +517,33 @@ def weight_bytes_per_gpu(
             known[key] = layer_bits(model, groups, storage, parallel)
     per_layer = [known[tuple(map(id, groups))] for groups in layers]
     stages = pipeline_stages(len(layers), parallel.pp_size)
+    drafts = _draft_bits(model, storage, parallel) if with_drafts else []
+    last = len(stages) - 1
     return WeightBytes(
         stages=tuple(
             _rounded(
                 [per_layer[i] for i in stage]
-                + [_ends_bits(model, storage, parallel, index == 0, index == len(stages) - 1)]
+                + [_ends_bits(model, storage, parallel, index == 0, index == last)]
+                + (drafts if index == last else [])
             )
             for index, stage in enumerate(stages)
         ),
         remarks=_remarks(model, storage),
     )
+
+
+def _draft_bits(model: ModelSpec, storage: WeightFormat, parallel: Parallelism) -> list[Bits]:
+    """The draft module's layers and what joins them, by part; nothing where there is none."""
+    if model.mtp is None:
+        return []
+    joined: Bits = defaultdict(Fraction)
+    own = [one for one in model.mtp.weights if one.part != "embeddings"]
+    add_held(joined, own, storage, parallel.tp_size)
+    layers = [
+        layer_bits(model, [group], storage, parallel)
+        for group in model.mtp.layers for _ in range(group.count)
+    ]  # fmt: skip
+    return [*layers, joined]
 
 
 def uncounted_weights(model: ModelSpec) -> tuple[str, ...]:

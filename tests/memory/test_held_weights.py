@@ -123,6 +123,10 @@ def test_draft_modules_and_encoders_are_apart() -> None:
     assert counted.mtp_params == 20_480 + 64 + 128 * 64  # attention, its norm, the join
     (got,) = weight_bytes_per_gpu(spec, parallel=Parallelism(), weight_dtype="bf16").stages
     assert got.total == 2 * (counted.model_params or 0)
+    (drafting,) = weight_bytes_per_gpu(
+        spec, parallel=Parallelism(), weight_dtype="bf16", with_drafts=True
+    ).stages
+    assert drafting.total == got.total + 2 * (counted.mtp_params or 0)
     assert parameter_count(hybrid(draft_layers=1)).mtp_params is None
 
 
