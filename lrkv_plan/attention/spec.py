@@ -29,6 +29,7 @@ class Backbone(NamedTuple):
     output_bias: bool = False
     qk_norm: bool = False
     output_gate: bool = False
+    wide_qk_norm: bool = False
 
 
 class AttentionSpec(Frozen):

@@ -14,6 +14,7 @@ from lrkv_plan import __version__
 from lrkv_plan.cli import panels
 from lrkv_plan.cli.boundary import INTERRUPTED, PlanGroup
 from lrkv_plan.cli.given import StrictTyper
+from lrkv_plan.cli.plain_warnings import plain_warnings
 from lrkv_plan.errors import UsageError, did_you_mean, shown
 
 # Command -> what the list of commands says about it; its module has the same name.
@@ -59,6 +60,11 @@ class CommandGroup(PlanGroup):
             args = with_shell(args)
         rest: list[str] = super().parse_args(ctx, args)
         return rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run; a warning is a line on stderr."""
+        with plain_warnings():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Names in the order of ``COMMANDS``."""

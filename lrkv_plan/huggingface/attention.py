@@ -51,7 +51,7 @@ def attention_of(fields: Fields, known: ModelType, kind: str, hidden: int) -> di
         If a head count or width is absent and the model type's code derives none.
     """
     if fields.has("kv_lora_rank"):
-        return {"attention": _latent(fields, known), **_index(fields)}
+        return {"attention": _latent(fields, known, hidden), **_index(fields, hidden)}
     other = fields.part("attention_other_setting") if kind == "sliding" else None
     own = other if other is not None else fields
     heads = _own(fields, kind, "heads") or own.needed(*HEAD_KEYS, most=MAX_HEADS)
@@ -74,7 +74,8 @@ def grouped(
         "qkv_bias": switch(fields, known.qkv_bias),
         "output_bias": switch(fields, known.output_bias),
         "output_gate": switch(fields, known.output_gate),
-        "qk_norm": switch(fields, known.qk_norm),
+        "qk_norm": kind == "cross" or switch(fields, known.qk_norm),
+        "wide_qk_norm": switch(fields, known.wide_qk_norm),
         "sinks": known.sinks,
         "value_from_key": kind == "full" and fields.flag("attention_k_eq_v"),
     }
@@ -86,6 +87,8 @@ def _own(fields: Fields, kind: str, what: str) -> int | None:
 
 
 def _head_dim(fields: Fields, known: ModelType, hidden: int, heads: int) -> int:
+    if known.head_dim_key:
+        return fields.needed(known.head_dim_key, most=MAX_WIDTH)
     stated = fields.integer(*HEAD_DIM_KEYS, most=MAX_WIDTH)
     if stated is not None:
         return stated
@@ -172,26 +175,42 @@ def _inner_kv_heads(inner: Fields, heads: int) -> int | None:
     return heads if kind == "multihead_attention" else 1
 
 
-def _latent(fields: Fields, known: ModelType) -> dict[str, Any]:
+def _latent(fields: Fields, known: ModelType, hidden: int) -> dict[str, Any]:
     """MLA; without q_lora_rank (V2-Lite, Moonlight) the query has no latent.
 
-    One latent serves every head, so KV heads and a common head width say nothing more.
+    One latent serves every head, so KV heads and a common head width say nothing more. MiniCPM3
+    states no width of a value: its code takes hidden_size / num_attention_heads.
     """
     fields.settle("num_key_value_heads", "head_dim", "qk_head_dim")
+    heads = fields.needed(*HEAD_KEYS, most=MAX_HEADS)
     return {
         "family": "mla",
-        "n_heads": fields.needed(*HEAD_KEYS, most=MAX_HEADS),
+        "n_heads": heads,
         "latent_dim": fields.needed("kv_lora_rank", most=MAX_WIDTH),
         "rope_dim": fields.needed("qk_rope_head_dim", most=MAX_WIDTH, least=0),
         "nope_dim": fields.needed("qk_nope_head_dim", most=MAX_WIDTH),
-        "v_head_dim": fields.needed("v_head_dim", most=MAX_WIDTH),
+        "v_head_dim": _value_dim(fields, known, hidden, heads),
         "query_latent_dim": fields.integer("q_lora_rank", most=MAX_WIDTH),
         "output_bias": switch(fields, known.output_bias),
+        "output_gate": fields.flag("mla_use_output_gate"),
     }
 
 
-def _index(fields: Fields) -> dict[str, Any]:
-    """Keys of the sparse-attention index: fp8, with one scale per key.
+def _value_dim(fields: Fields, known: ModelType, hidden: int, heads: int) -> int:
+    stated = fields.integer("v_head_dim", most=MAX_WIDTH)
+    if stated is not None:
+        return stated
+    if not known.value_dim_is_quotient or hidden % heads:
+        raise fields.missing("v_head_dim")
+    fields.assume(f"v_head_dim: hidden_size / num_attention_heads = {hidden // heads}, as the code")
+    return hidden // heads
+
+
+def _index(fields: Fields, hidden: int) -> dict[str, Any]:
+    """Keys of the sparse-attention index: fp8, with one scale per key; and its weights.
+
+    Weights, with w the width and n the heads: queries q_lora x n w, key d x w with a norm 2 w, and
+    a weight of each head d x n. Engines keep them whole on every GPU.
 
     ``index_kpool`` tokens (GLM-5.3) share one pooled key: 132 / 4 = 33 bytes per token and layer,
     as in the index cache of vLLM's glm5next.
@@ -199,7 +218,8 @@ def _index(fields: Fields) -> dict[str, Any]:
     width = fields.integer("index_head_dim", most=MAX_WIDTH)
     if width is None:
         return {}
-    fields.settle("index_n_heads")  # queries and weights; the keys have one head
+    heads = fields.integer("index_n_heads", most=MAX_HEADS)
+    query = fields.integer("q_lora_rank", most=MAX_WIDTH) or hidden
     row_bytes = width + _INDEX_SCALE_BYTES
     pool_tokens = fields.integer("index_kpool", most=MAX_WIDTH) or 1
     if row_bytes % pool_tokens:
@@ -207,8 +227,15 @@ def _index(fields: Fields) -> dict[str, Any]:
             "index_kpool", f"{row_bytes} bytes of an index key over that many tokens are not whole"
         )
     selected = fields.integer("index_topk", most=MAX_TOKENS)
+    weights = () if heads is None else (
+        {"name": "index_query", "rows": query, "cols": heads * width, "part": "index"},
+        {"name": "index_key", "rows": hidden, "cols": width, "part": "index"},
+        {"name": "index_key_norm", "rows": 2 * width, "part": "index"},
+        {"name": "index_heads", "rows": hidden, "cols": heads, "part": "index", "plain": True},
+    )  # fmt: skip
     return {
         **({} if selected is None else {"selected_tokens": selected}),
+        **({"weights": weights} if weights else {}),
         "index": (
             {
                 "name": "index_key",
@@ -229,6 +256,7 @@ class _Decoder:
     head_dim: str | None = None
     encoder_tokens: str | None = None
     all_biases: bool = True
+    key_bias: bool = True
     gated_key: str | None = None
 
 
@@ -238,7 +266,7 @@ _T5 = _Decoder(
     all_biases=False, gated_key="feed_forward_proj",
 )  # fmt: skip
 _DECODERS = {
-    "whisper": _Decoder(encoder_tokens="max_source_positions"),
+    "whisper": _Decoder(encoder_tokens="max_source_positions", key_bias=False),
     "bart": _BART, "mbart": _BART, "marian": _BART, "pegasus": _BART, "m2m_100": _BART,
     "t5": _T5, "mt5": _T5, "umt5": _T5,
 }  # fmt: skip
@@ -269,24 +297,56 @@ def decoder_of(fields: Fields) -> dict[str, Any]:
     fields.settle(*own, *(key for key in fields.data if key.startswith("encoder_")))
     n_layers = fields.needed(keys.layers, most=MAX_LAYERS // 2)
     hidden = fields.needed("d_model", "hidden_size", most=MAX_WIDTH)
-    attention = _attention(fields, keys, hidden)
+    attention, weights = _attention(fields, keys, hidden)
+    encoder = None if keys.key_bias else _whisper_encoder(fields, hidden)
     tokens = fields.integer(keys.encoder_tokens, most=MAX_TOKENS) if keys.encoder_tokens else None
     return {
         "model_dim": hidden,
         "encoder_tokens": tokens,
         "layers": [
-            {"count": n_layers, "attention": attention, "feed_forward": _block(fields, keys)},
-            {"count": n_layers, "attention": attention, "cached_over": "encoder"},
+            {
+                "count": n_layers, "attention": attention, "weights": weights,
+                "feed_forward": _block(fields, keys),
+            },
+            {
+                "count": n_layers, "attention": attention, "weights": weights,
+                "cached_over": "encoder",
+            },
         ],
         "layer_order": [0, 1] * n_layers,
-        "uncounted_parts": (
-            "encoder weights",
-            *(("biases of query, value and output",) if keys.all_biases else ()),
-        ),
-    }
+        "encoders": () if encoder is None else ({"name": "encoder", "n_params": encoder},),
+        "uncounted_parts": ("encoder weights",) if encoder is None else (),
+    }  # fmt: skip
 
 
-def _attention(fields: Fields, keys: _Decoder, hidden: int) -> dict[str, Any]:
+def _whisper_encoder(fields: Fields, hidden: int) -> int | None:
+    """Two convolutions over the mel bins, positions, and layers with biases but for the keys.
+
+    3 m d + d + 3 d d + d + 1,500 d + L (4 d d + 3 d + 2 d i + i + d + 4 d) + 2 d; None where the
+    file leaves out a width.
+    """
+    layers = fields.integer("encoder_layers", most=MAX_LAYERS)
+    width = fields.integer("encoder_ffn_dim", most=MAX_WIDTH)
+    if layers is None or width is None:
+        return None
+    bins = fields.integer("num_mel_bins", most=MAX_WIDTH)
+    tokens = fields.integer("max_source_positions", most=MAX_TOKENS)
+    if bins is None:
+        bins = 80
+        fields.assume("num_mel_bins: absent, 80 in the code")
+    if tokens is None:
+        tokens = 1500
+        fields.assume("max_source_positions: absent, 1,500 in the code")
+    attention, block = 4 * hidden**2 + 3 * hidden, 2 * hidden * width + width + hidden
+    convolutions = 3 * bins * hidden + 3 * hidden**2 + 2 * hidden
+    ends = convolutions + tokens * hidden + 2 * hidden
+    return ends + layers * (attention + block + 4 * hidden)
+
+
+def _attention(
+    fields: Fields, keys: _Decoder, hidden: int
+) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+    """Self- and cross-attention alike, and its biases that a design has no field for."""
     heads = fields.needed(keys.heads, most=MAX_HEADS)
     if keys.head_dim is not None:
         head_dim = fields.needed(keys.head_dim, most=MAX_WIDTH)
@@ -295,7 +355,15 @@ def _attention(fields: Fields, keys: _Decoder, hidden: int) -> dict[str, Any]:
     else:
         head_dim = hidden // heads
         fields.assume(f"head_dim: d_model / {keys.heads} = {head_dim}, as the code computes it")
-    return {"family": "mha", "n_heads": heads, "head_dim": head_dim}
+    attention = {
+        "family": "mha", "n_heads": heads, "head_dim": head_dim, "output_bias": keys.all_biases,
+        "qkv_bias": keys.all_biases and keys.key_bias,
+    }  # fmt: skip
+    bias = {
+        "name": "query_value_bias", "rows": 2 * heads * head_dim, "units": heads,
+        "part": "attention",
+    }  # fmt: skip
+    return attention, () if keys.key_bias else (bias,)
 
 
 def _block(fields: Fields, keys: _Decoder) -> dict[str, Any] | None:

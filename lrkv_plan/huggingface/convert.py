@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lrkv_plan.huggingface.attention import (
     is_encoder_decoder,
     switch,
 )
+from lrkv_plan.huggingface.encoders import encoders_of, image_tokens
 from lrkv_plan.huggingface.feed_forward import feed_forwards_of
 from lrkv_plan.huggingface.fields import (
     HIDDEN_KEYS,
@@ -28,19 +30,21 @@ from lrkv_plan.huggingface.fields import (
     Fields,
     language_part,
 )
-from lrkv_plan.huggingface.layers import Layer, layers_of, state_of, window_of
+from lrkv_plan.huggingface.layers import Layer, layers_of, window_of
 from lrkv_plan.huggingface.media import media_of
 from lrkv_plan.huggingface.model_types import (
     UNCOUNTED_KEYS,
     UNSUPPORTED_KEYS,
     UNSUPPORTED_TYPES,
     ModelType,
+    is_known,
     model_type_of,
 )
 from lrkv_plan.huggingface.puzzle import puzzle_layers
+from lrkv_plan.huggingface.recurrent import recurrent_of
 from lrkv_plan.huggingface.unread import check_unread
 from lrkv_plan.schema import explain
-from lrkv_plan.specs.model import LayerGroup, ModelSpec, Norms
+from lrkv_plan.specs.model import DraftModule, HeldWeight, LayerGroup, ModelSpec, Norms
 
 _CONTEXT_KEYS = (
     "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_sequence_length",
@@ -68,6 +72,9 @@ def whole_model(fields: Fields, known: ModelType) -> dict[str, Any]:
     """``ModelSpec`` keys outside the layers; what is not stated stays out."""
     _mention_quantization(fields)
     context = _context(fields)
+    if context is None and known.default_positions is not None:
+        context = known.default_positions
+        fields.assume(f"max_position_embeddings: absent, {context:,} in the code")
     return {
         "vocab_size": _vocabulary(fields),
         "tied_embeddings": _tied(fields, known),
@@ -178,7 +185,11 @@ def _mention_quantization(fields: Fields) -> None:
         fields.assume(f"the file proposes a cache format: kv_cache_scheme {shown(scheme)}")
 
 
-_ATTENDING = ("full", "sliding", "chunked", "parallel")
+_ATTENDING = ("full", "sliding", "chunked", "parallel", "cross")
+# Of a layer that attends to an image: scalars by which its two outputs are added.
+_CROSS = {
+    "cached_over": "encoder", "weights": ({"name": "gates", "rows": 2, "part": "attention"},),
+}  # fmt: skip
 
 
 def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
@@ -206,12 +217,16 @@ def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
     known = model_type_of(fields.text("model_type"))
     described = _described(whole_file, fields, known)
     whole = whole_model(fields, known)
+    encoders, towers = encoders_of(whole_file, towers, described["model_dim"])
+    described["encoders"] = (*described.get("encoders", ()), *encoders)
+    described.setdefault("encoder_tokens", image_tokens(whole_file))
     parts = [*described.pop("uncounted_parts"), *known.uncounted, *towers]
     if known.bias_key and not fields.has(known.bias_key):
         parts.append(f"biases of query, key and value, if {known.bias_key}, which is not stated")
     if known.extra_positions is not None and whole["position_embeddings"] is None:
         parts.append("learned position embeddings, whose number is not stated")
     check_unread(whole_file, fields)
+    _say_what_is_guessed(fields)
     try:
         return ModelSpec.model_validate(
             {
@@ -226,6 +241,26 @@ def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
         )
     except ValidationError as error:
         raise SpecError(f"{path}: {explain(error)}") from None
+
+
+def _say_what_is_guessed(fields: Fields) -> None:
+    """Warn, and remark, that the layers of a type that is not known follow from their keys alone.
+
+    Warns
+    -----
+    UserWarning
+        So that no command and no caller takes such an answer for a known one.
+    """
+    name = fields.text("model_type")
+    if is_known(name) or is_encoder_decoder(fields):
+        return
+    told = "model_type is missing" if name is None else f"model_type {shown(name)} is not known"
+    text = (
+        f"{told}: a layer without a stated window or state is counted as attending to its whole "
+        "context; if its code does otherwise, the cache is wrong"
+    )
+    fields.assume(text)
+    warnings.warn(f"{fields.path}: {text}", stacklevel=3)
 
 
 def _described(whole_file: Fields, fields: Fields, known: ModelType) -> dict[str, Any]:
@@ -247,6 +282,8 @@ def _refuse_unsupported(fields: Fields) -> None:
     if name in UNSUPPORTED_TYPES:
         raise fields.error("model_type", f"not supported: {UNSUPPORTED_TYPES[name]}")
     for key, reason in UNSUPPORTED_KEYS.items():
+        if key == model_type_of(name).pattern:
+            continue
         if fields.value(key) not in (None, False, []):
             raise fields.error(key, f"not supported: {reason}")
     for key in model_type_of(name).must_state:
@@ -261,11 +298,17 @@ def _decoder_only(fields: Fields, known: ModelType) -> dict[str, Any]:
         rows = puzzle_layers(fields, known, hidden)
     else:
         rows = _rows(fields, known, hidden)
+    weights = _with_per_layer_inputs(fields, rows, hidden)
+    if known.image_rows:
+        rows_of_images = {"name": "image_rows", "rows": known.image_rows, "cols": hidden}
+        weights = (*weights, {**rows_of_images, "part": "embeddings"})
     groups, order = _grouped(fields, rows)
     return {
         "model_dim": hidden,
         "layers": groups,
         "layer_order": order if len(groups) > 1 else None,
+        "weights": weights,
+        "mtp": _draft_module(fields, known, groups, order, hidden),
         "uncounted_parts": _uncounted(fields, known, groups),
     }
 
@@ -275,10 +318,92 @@ def _rows(fields: Fields, known: ModelType, hidden: int) -> list[dict[str, Any]]
     layers = layers_of(fields, known)
     mixers = _mixers(fields, known, {layer.mixer for layer in layers}, hidden)
     blocks = feed_forwards_of(fields, known, layers, hidden)
-    return [
+    rows = [
         {"count": 1, **_layer(mixers[layer.mixer], layer), "feed_forward": block}
         for layer, block in zip(layers, blocks, strict=True)
     ]
+    _add_router_weights(known, rows, hidden)
+    return rows
+
+
+def _add_router_weights(known: ModelType, rows: list[dict[str, Any]], hidden: int) -> None:
+    """Gemma 4: more norms around a mixture, and scales of its router's input and its experts."""
+    rule = known.experts
+    if rule is None or not (rule.norms or rule.scales):
+        return
+    for row in rows:
+        block = row["feed_forward"]
+        if block is not None and block["kind"] == "experts":
+            row["weights"] = (
+                *row.get("weights", ()),
+                {"name": "expert_norms", "rows": rule.norms * hidden, "part": "norms"},
+                {"name": "router_scales", "rows": hidden + block["n_experts"], "part": "router"},
+            )
+
+
+def _with_per_layer_inputs(
+    fields: Fields, rows: list[dict[str, Any]], hidden: int
+) -> tuple[dict[str, Any], ...]:
+    """Gemma 3n and 4: an embedding of p scalars for every layer; returns the model's weights of it.
+
+    The table is V x L p, made from the hidden state too by d x L p with a norm p. A layer gates and
+    projects its row, d p + p d, and has one more norm d.
+    """
+    width = fields.integer("hidden_size_per_layer_input", most=MAX_WIDTH, least=0)
+    if not width:
+        return ()
+    tokens = fields.integer("vocab_size_per_layer_input", most=MAX_VOCABULARY)
+    if tokens is None:
+        raise fields.missing("vocab_size_per_layer_input")
+    for row in rows:
+        row["weights"] = (
+            *row.get("weights", ()),
+            {
+                "name": "per_layer_gate", "rows": hidden, "cols": width, "part": "embeddings",
+                "reads": "hidden", "plain": True,
+            },
+            {
+                "name": "per_layer_projection", "rows": width, "cols": hidden, "plain": True,
+                "part": "embeddings", "reads": "per-layer input",
+            },
+            {"name": "per_layer_norm", "rows": hidden, "part": "norms"},
+        )  # fmt: skip
+    inputs = len(rows) * width
+    return (
+        {"name": "per_layer_table", "rows": tokens, "cols": inputs, "part": "embeddings"},
+        {"name": "per_layer_inputs", "rows": hidden, "cols": inputs, "part": "embeddings"},
+        {"name": "per_layer_inputs_norm", "rows": width, "part": "norms"},
+    )
+
+
+def _draft_module(
+    fields: Fields, known: ModelType, groups: list[LayerGroup], order: list[int], hidden: int
+) -> DraftModule | None:
+    """Layers like the last that attends, each joined by 2 d d with three norms.
+
+    Some checkpoints store the embedding and the head again.
+    """
+    n_layers = _draft_layers(fields)
+    attending = [groups[i] for i in order if groups[i].attention is not None]
+    if not n_layers or known.mtp_copies is None or not attending:
+        return None
+    weights = [
+        {"name": "join", "rows": 2 * hidden, "cols": hidden, "copies": n_layers},
+        {"name": "join_norms", "rows": 3 * hidden, "copies": n_layers, "part": "norms"},
+    ]
+    tokens = fields.integer("vocab_size", most=MAX_VOCABULARY)
+    if known.mtp_copies:
+        if tokens is None:
+            return None
+        copies = known.mtp_copies * n_layers
+        weights.append(
+            {
+                "name": "embedding_and_head", "rows": tokens, "cols": hidden, "copies": copies,
+                "part": "embeddings",
+            }
+        )  # fmt: skip
+    layer = attending[-1].model_copy(update={"count": n_layers})
+    return DraftModule(layers=(layer,), weights=tuple(HeldWeight(**one) for one in weights))
 
 
 def _mixers(
@@ -286,12 +411,16 @@ def _mixers(
 ) -> dict[str, dict[str, Any]]:
     """``LayerGroup`` keys of each mixer. Attention comes last, when all other keys were taken."""
     mixers: dict[str, dict[str, Any]] = {
-        name: {"state": state_of(fields, name, hidden), **window_of(fields, name)}
+        name: {**recurrent_of(fields, name, hidden), **window_of(fields, name)}
         for name in sorted(names)
     }
     for name, group in mixers.items():
         if name in _ATTENDING:
-            group |= attention_of(fields, known, name, hidden)
+            found = attention_of(fields, known, name, hidden)
+            if name == "cross":
+                group |= _CROSS
+            weights = (*group.get("weights", ()), *found.pop("weights", ()))
+            group |= found | ({"weights": weights} if weights else {})
     return mixers
 
 
@@ -299,6 +428,8 @@ def _layer(mixer: dict[str, Any], layer: Layer) -> dict[str, Any]:
     group = dict(mixer)
     if not layer.has_index:
         group.pop("index", None)
+        kept = tuple(one for one in group.get("weights", ()) if one.get("part") != "index")
+        group["weights"] = kept
     if layer.reuses_cache and "attention" in group:
         group["reuses_cache"] = True
     return group
@@ -325,11 +456,9 @@ def _grouped(fields: Fields, rows: list[dict[str, Any]]) -> tuple[list[LayerGrou
 def _uncounted(fields: Fields, known: ModelType, groups: list[LayerGroup]) -> tuple[str, ...]:
     """Weights that the spec has no place for."""
     parts = []
-    recurrent = sum(group.count for group in groups if group.state)
+    recurrent = sum(group.count for group in groups if group.state and group.update is None)
     if recurrent:
         parts.append(f"weights of {recurrent} recurrent layers")
-    if switch(fields, known.wide_qk_norm):
-        parts.append("query and key norms that span all heads")
     if known.experts is not None and any(
         group.feed_forward is not None and group.feed_forward.kind == "experts" for group in groups
     ):

@@ -2,10 +2,10 @@
 
 One row per type, read in the modelling code of Hugging Face transformers 5.24; bailing_moe_linear
 in that of vLLM, smallthinker in its authors' code for vLLM, internlm3, qwen and minimax_text_01 in
-code that ships with their checkpoints; baichuan, chatglm and mpt are from memory of such code, not
-read again. The totals of dbrx, dots.llm1, gpt-neo-1.3b, phi-3.5-moe, qwen-14b and seed-oss-36b
-close to the last parameter. A default that is a constant of the code, such as head_dim 256, is
-deliberately absent: the importer asks for the key instead.
+code that ships with their checkpoints; baichuan, chatglm, minicpm3, mpt and plamo2 are from memory
+of such code, not read again. The totals of dbrx, dots.llm1, gpt-neo-1.3b, phi-3.5-moe, qwen-14b and
+seed-oss-36b close to the last parameter. A default that is a constant of the code, such as head_dim
+256, is deliberately absent: the importer asks for the key instead.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Experts:
     dense_beside: bool = False
     placed_by: tuple[str, ...] = ()
     part: str = ""  # the mapping that holds counts and width, if it is not the file itself
+    norms: int = 0  # of a layer with experts beyond those of every layer
+    scales: bool = False  # one scalar of each router input and each expert
     uncounted: str = ""  # weights of the mixture that the spec has no place for
 
 
@@ -42,6 +44,8 @@ class ModelType:
     """Defaults of one type; None and the empty string mean "not known here"."""
 
     head_dim_is_quotient: bool = False
+    head_dim_key: str = ""  # where the type has a word of its own
+    value_dim_is_quotient: bool = False  # of latent attention
     kv_heads_default_to_heads: bool = False
     multi_query_decides: bool = False
     must_state: tuple[str, ...] = ()
@@ -49,7 +53,7 @@ class ModelType:
     output_bias: Switch = ("attention_bias", False)
     output_gate: Switch = ("attn_output_gate", False)
     qk_norm: Switch = False
-    wide_qk_norm: Switch = False  # over all heads at once: not a field of the spec
+    wide_qk_norm: Switch = False  # one weight for each scalar of all heads
     sinks: bool = False
     window: str = ""  # a name in layers.WINDOW_RULES
     pattern: str = ""  # a name in layer_patterns.PATTERNS, or only_mamba
@@ -64,6 +68,9 @@ class ModelType:
     tied: bool | None = None
     head_bias: Switch = False
     extra_positions: int | None = None  # learned positions beyond the maximum length
+    default_positions: int | None = None  # the maximum length where the file is silent
+    image_rows: int = 0  # of the embedding, beyond those of the head
+    mtp_copies: int | None = None  # tables that a draft module stores again; None: not known
     uncounted: tuple[str, ...] = ()
     bias_key: str = ""  # checkpoints state it as true against the code's default
 
@@ -81,7 +88,7 @@ _STATED = replace(_LLAMA, head_dim_is_quotient=False, kv_heads_default_to_heads=
 _MISTRAL = replace(_LLAMA, kv_heads_default_to_heads=False, window="every")
 _QWEN2 = replace(_MISTRAL, qkv_bias=True, output_bias=False, window="upper")
 _QWEN3 = replace(_STATED, qk_norm=True, window="upper")
-_QWEN3_NEXT = replace(_STATED, qk_norm=True, output_gate=("attn_output_gate", True))
+_QWEN3_NEXT = replace(_STATED, qk_norm=True, output_gate=("attn_output_gate", True), mtp_copies=0)
 _GEMMA2 = replace(_STATED, norms=_SANDWICH, tied=True, window="odd_full")
 _GEMMA3 = replace(_GEMMA2, qk_norm=True, window="every_6th_full")
 _GPT2 = ModelType(
@@ -99,6 +106,7 @@ _BLOOM = replace(
 _OPT = replace(
     _GPT2, dense_width=("ffn_dim",), dense_factor=None, qkv_bias=("enable_bias", True),
     output_bias=("enable_bias", True), feed_forward_bias=("enable_bias", True), extra_positions=2,
+    default_positions=2048,
 )  # fmt: skip
 _NEOX = replace(
     _GPT2, qkv_bias=("attention_bias", True), output_bias=("attention_bias", True), tied=False,
@@ -128,7 +136,7 @@ _V3_EXPERTS = Experts(
     placed_by=("first_k_dense_replace", "mlp_layer_types"),
 )  # fmt: skip
 _DENSE_FIRST = ("first_k_dense_replace",)
-_DEEPSEEK3 = replace(_DEEPSEEK2, experts=_V3_EXPERTS)
+_DEEPSEEK3 = replace(_DEEPSEEK2, experts=_V3_EXPERTS, mtp_copies=2)
 _QWEN_EXPERTS = Experts(shared="shared_expert_intermediate_size", shared_gate=True)
 _GRANITE_EXPERTS = Experts(width="intermediate_size", shared="shared_intermediate_size")
 _OLMO2 = replace(_LLAMA, wide_qk_norm=True)
@@ -145,7 +153,19 @@ _COHERE = replace(
     wide_qk_norm=("use_qk_norm", False),
 )  # fmt: skip
 
+_MLLAMA = replace(
+    _LLAMA,
+    kv_heads_default_to_heads=False,
+    pattern="cross_attention_layers",
+    qkv_bias=False,
+    output_bias=False,
+    feed_forward_bias=False,
+    image_rows=8,
+)
+
 MODEL_TYPES: dict[str, ModelType] = {
+    "mllama": _MLLAMA,
+    "mllama_text_model": _MLLAMA,
     "llama": _LLAMA,
     "mistral": _MISTRAL,
     "ministral3": replace(_STATED, window="every"),
@@ -173,8 +193,7 @@ MODEL_TYPES: dict[str, ModelType] = {
         _GEMMA3,
         must_state=("global_head_dim",),
         experts=Experts(
-            dense_beside=True, placed_by=("enable_moe_block",),
-            uncounted="norms and router scales of the expert blocks",
+            dense_beside=True, placed_by=("enable_moe_block",), norms=3, scales=True
         ),
     ),
     "gpt_oss": replace(
@@ -212,17 +231,18 @@ MODEL_TYPES: dict[str, ModelType] = {
     "glm4": replace(_STATED, output_bias=False, norms=_SANDWICH),
     "glm4_moe": replace(
         _STATED, output_bias=False, qk_norm=("use_qk_norm", False), experts=_V3_EXPERTS,
-        bias_key="attention_bias",
+        bias_key="attention_bias", mtp_copies=2,
     ),
     "glm4_moe_lite": _DEEPSEEK3,
     "deepseek_v2": _DEEPSEEK2,
     "deepseek_v3": _DEEPSEEK3,
     "kimi_k2": _DEEPSEEK3,
     "deepseek_v32": _DEEPSEEK3,
-    "glm_moe_dsa": _DEEPSEEK3,
+    "glm_moe_dsa": replace(_DEEPSEEK3, mtp_copies=0),
     "kimi_linear": replace(
-        _DEEPSEEK3, experts=replace(_V3_EXPERTS, shared="num_shared_experts")
+        _DEEPSEEK3, experts=replace(_V3_EXPERTS, shared="num_shared_experts"), mtp_copies=None
     ),
+    "minicpm3": replace(_LLAMA, value_dim_is_quotient=True, tied=True, feed_forward_bias=False),
     "minimax_m3": replace(
         _STATED, qk_norm=True, dense_width=("dense_intermediate_size",),
         experts=Experts(
@@ -305,7 +325,7 @@ MODEL_TYPES: dict[str, ModelType] = {
         ),
     ),
     "glm5_next": replace(
-        _DEEPSEEK3, must_state=("index_kpool", "layer_types"),
+        _DEEPSEEK3, must_state=("index_kpool", "layer_types"), mtp_copies=None,
         uncounted=("weights of the hyper-connections",),
     ),
     "glm": replace(_STATED, qkv_bias=("attention_bias", True), output_bias=False),
@@ -338,6 +358,10 @@ MODEL_TYPES: dict[str, ModelType] = {
     "phimoe": replace(
         _MISTRAL, norms=_LAYER_NORM, head_bias=("lm_head_bias", False), feed_forward_bias=False,
         experts=Experts(width="intermediate_size"),
+    ),
+    "plamo2": replace(
+        _STATED, head_dim_key="hidden_size_per_head", pattern="mamba_step", qkv_bias=False,
+        output_bias=False, feed_forward_bias=False, wide_qk_norm=True, norms=_SANDWICH, tied=True,
     ),
     "qwen": replace(
         _LLAMA, head_dim_is_quotient=False, qkv_bias=True, output_bias=False,
@@ -373,13 +397,12 @@ UNSUPPORTED_TYPES = {
 UNSUPPORTED_KEYS = {
     "compress_ratios": "caches compressed at a rate per layer are not modelled",
     "cross_attention_layers": "cross-attention to image tokens is not modelled",
-    "use_cla": "cross-layer attention is not modelled",
+    "use_cla": "cross-layer attention is not modelled: engines keep shared rows in every layer, "
+    "the model's own code once",
 }
 # Keys that announce weights which the spec has no place for.
 UNCOUNTED_KEYS = {
-    "hidden_size_per_layer_input": "per-layer input embeddings",
     "sparse_attention_config": "weights of the sparse-attention indexer",
-    "index_head_dim": "weights of the sparse-attention indexer",
     "add_swa_attention_sink_bias": "attention sinks of the sliding layers",
     "add_full_attention_sink_bias": "attention sinks of the full layers",
 }

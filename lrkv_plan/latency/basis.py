@@ -14,8 +14,9 @@ _ENGINE: Basis = "borrowed"
 
 
 def attention_basis(model: StepModel) -> Basis:
-    """The weakest evidence among the attention kernels; measured where nothing attends."""
-    return weakest(kernel.basis for kernel in model.kernels)
+    """The weakest evidence among attention kernels and recurrent updates; measured without any."""
+    kernels = [one.basis for one in model.kernels]
+    return weakest([*kernels, *(one.basis for one in model.updates)])
 
 
 def basis_by_term(model: StepModel, step: StepTime) -> Iterator[tuple[str, Basis, Any]]:

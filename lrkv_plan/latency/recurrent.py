@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from lrkv_plan.memory.exact import Number
 
 KINDS = ("gated_delta", "kimi_delta", "mamba2")
+# Kinds that no public table has: their state is moved at the typical rate. ``unnamed`` stands for a
+# spec that states no update.
+UNMEASURED = ("mamba1", "lightning", "gated_lru", "short_conv", "rwkv", "unnamed")
 # Typical constants where no GPU of the kind was measured.
 PRIOR_T0_S = 4e-6
 PRIOR_BETA = 0.7
@@ -61,10 +64,11 @@ def recurrent_model(
     >>> recurrent_model(load_hardware("mi300x"), "vllm", "mamba2").basis
     'datasheet'
     """
-    if kind not in KINDS:
-        hint = did_you_mean(kind, KINDS)
+    known = (*KINDS, *UNMEASURED)
+    if kind not in known:
+        hint = did_you_mean(kind, known)
         raise UsageError(
-            f"kind {shown(kind)} of a recurrent layer is unknown{hint}; known: {', '.join(KINDS)}"
+            f"kind {shown(kind)} of a recurrent layer is unknown{hint}; known: {', '.join(known)}"
         )
     bandwidth = hardware.mem_bandwidth_bytes_per_s
     found = find(hardware, "recurrent", engine, relatives=relatives, kind=kind)

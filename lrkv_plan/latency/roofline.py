@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lrkv_plan.errors import SpecError, UsageError, did_you_mean
-from lrkv_plan.latency.work import attention_work
+from lrkv_plan.latency.work import attention_work, recurrent_work
 from lrkv_plan.memory.exact import check_is, one_count
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
@@ -104,7 +104,9 @@ def roofline_point(
     )
     n_bytes = sum(w.layers * w.n_bytes(context_tokens, batch_size, query_tokens) for w in layers)
     n_flops = sum(w.layers * w.n_flops(context_tokens, batch_size, query_tokens) for w in layers)
-    used = dict.fromkeys(work.path for work in layers if work.path != "recurrent")
+    recurrent = recurrent_work(model, tp_size=tp_size)
+    n_bytes += sum(w.layers * w.n_bytes(batch_size, query_tokens) for w in recurrent)
+    used = dict.fromkeys(work.path for work in layers)
     if not used:
         raise UsageError(f"{model.name}: no layer attends, so there is no roofline")
     peak, bandwidth = peak_of(hardware, units), hardware.mem_bandwidth_bytes_per_s

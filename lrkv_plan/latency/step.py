@@ -29,9 +29,16 @@ from lrkv_plan.latency.kernel import KernelModel, kernel_model, kernel_time
 from lrkv_plan.latency.matrix import ACTIVATION_BYTES, MatrixModel, matrix_model
 from lrkv_plan.latency.operation import OperationModel
 from lrkv_plan.latency.products import MEASURED_WEIGHTS_PER_HEAD, product_model
+from lrkv_plan.latency.recurrent import RecurrentModel, recurrent_model, recurrent_time
 from lrkv_plan.latency.small_kernels import small_kernel_models
 from lrkv_plan.latency.weights_pass import ExpertWork, MatrixWork, WeightsPass
-from lrkv_plan.latency.work import AttentionWork, StepWork, checked_layout, step_work
+from lrkv_plan.latency.work import (
+    AttentionWork,
+    RecurrentWork,
+    StepWork,
+    checked_layout,
+    step_work,
+)
 from lrkv_plan.memory.exact import (
     as_amounts,
     check_is,
@@ -100,12 +107,12 @@ class Added:
 class StepModel:
     """One design on one GPU of a replica, ready for arrays of T, B and q.
 
-    ``kernels`` has a model per entry of ``work.attention``, ``experts`` one per entry of
-    ``work.linear.experts``. ``fixed_s`` and ``token_s`` are products and small kernels together:
-    linear in tokens. ``added`` is what whole steps show of layers and launches beside them.
-    ``all_reduce`` gives (time, low, high) of one all-reduce of a message,
-    ``exchange`` the time of one exchange for tokens of the rank. ``operations`` are the models that
-    the weights' pass rests on. [s]
+    ``kernels`` has a model per entry of ``work.attention``, ``updates`` one per entry of
+    ``work.recurrent``, ``experts`` one per entry of ``work.linear.experts``. ``fixed_s`` and
+    ``token_s`` are products and small kernels together: linear in tokens. ``added`` is what whole
+    steps show of layers and launches beside them. ``all_reduce`` gives (time, low, high) of
+    one all-reduce of a message, ``exchange`` the time of one exchange for tokens of the rank.
+    ``operations`` are the models that the weights' pass rests on. [s]
     """
 
     work: StepWork
@@ -114,6 +121,7 @@ class StepModel:
     experts: tuple[ExpertModel, ...]
     engine: EngineStep
     added: tuple[Added, ...] = ()
+    updates: tuple[RecurrentModel, ...] = ()
     product_fixed_s: float = 0.0
     product_token_s: float = 0.0
     small_fixed_s: float = 0.0
@@ -138,7 +146,8 @@ class StepModel:
 class StepTime:
     """A step's parts and bounds; arrays where the inputs were arrays. [s]
 
-    ``step_s`` is the sum of the parts and the prediction. ``linear_s`` is matrices, products over
+    ``step_s`` is the sum of the parts and the prediction. ``attention_s`` are the mixers: attention
+    kernels, and the updates of recurrent layers. ``linear_s`` is matrices, products over
     heads and experts together; ``overhead_s`` small kernels and what the engine adds. ``overlap_s``
     is the slowest resource alone. ``low_s`` and ``high_s`` hold about 90 % of measured steps.
     """
@@ -304,6 +313,20 @@ def _attention(
     return (n * times[0], n * times[1], n * times[2], n * times[3], n * times[4])
 
 
+def _update(
+    layer: RecurrentWork, update: RecurrentModel, nothing: Any, batch: Any, query: Any
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Time, band, memory and compute time of all updates of one kind of layer."""
+    conv = batch * (layer.conv_bytes + query * layer.conv_row_bytes)
+    call = recurrent_time(update, batch * layer.state_bytes, conv)
+    moved = batch * layer.state_bytes / update.bytes_per_s + conv / update.conv_bytes_per_s
+    n = layer.layers
+    return (
+        nothing + n * call.time_s, nothing + n * call.low_s, nothing + n * call.high_s,
+        nothing + n * moved, nothing,
+    )  # fmt: skip
+
+
 def _summed(
     parts: list[tuple[Any, Any, Any, Any, Any]], nothing: Any
 ) -> tuple[Any, Any, Any, Any, Any]:
@@ -455,6 +478,7 @@ def _assembled(
     experts = tuple(
         expert_model(hardware, runs, one.format_name, relatives) for one in linear.experts
     )
+    updates = tuple(recurrent_model(hardware, runs, one.kind, relatives) for one in work.recurrent)
     products = product_model(hardware, runs, relatives=relatives) if linear.products else None
     reducing = allreduce_model(hardware, layout.tp_size, engine=runs, relatives=relatives)
     exchanging = (
@@ -477,6 +501,7 @@ def _assembled(
         slower = beyond.expert_bytes
         experts = tuple(replace(one, bytes_per_s=one.bytes_per_s / slower) for one in experts)
     used: list[OperationModel] = [*models.values(), *dict.fromkeys(experts)]
+    used += dict.fromkeys(updates)
     used += [one for one in (products, exchanging) if one is not None]
     many = layout.tp_size > 1
     unseen = dict(unseen_layouts(layout, hardware))
@@ -496,6 +521,7 @@ def _assembled(
         experts=experts,
         engine=engine,
         added=tuple(_added(work, beyond, engine)),
+        updates=updates,
         product_fixed_s=fixed,
         product_token_s=per_token,
         small_fixed_s=small_fixed,
@@ -551,11 +577,16 @@ def _exchanging(
 
 
 def launches(work: StepWork) -> int:
-    """Operations of a step that are launched one by one: attention, matrices, products, sums."""
+    """Operations of a step that are launched one by one: mixers, matrices, products, sums.
+
+    A recurrent layer launches two: its convolution and its update.
+    """
     linear = work.linear
+    updates = sum(2 * one.layers for one in work.recurrent)
     products = sum(one.layers for one in linear.products)
     matrices = sum(one.layers for one in linear.matrices)
-    return sum(one.layers for one in work.attention) + matrices + products + work.n_all_reduces
+    mixers = sum(one.layers for one in work.attention) + updates
+    return mixers + matrices + products + work.n_all_reduces
 
 
 def _added(work: StepWork, beyond: WholeStep | None, engine: EngineStep) -> Iterator[Added]:

@@ -18,7 +18,7 @@ from lrkv_plan.formats import WeightFormat
 from lrkv_plan.latency.experts import MATRICES
 from lrkv_plan.memory.cache import keeps_context_rows
 from lrkv_plan.memory.exact import check_is, check_model
-from lrkv_plan.memory.weights import parameter_count, refuse_unbounded_weights
+from lrkv_plan.memory.weights import held_bits, parameter_count, refuse_unbounded_weights
 from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.specs.model import (
     DenseFeedForward,
@@ -170,7 +170,7 @@ def weights_pass(
     ------
     SpecError
         If the spec does not state a part of the weights; without ``weight_bytes`` also if it has
-        recurrent layers, whose weights it does not hold.
+        recurrent layers whose weights it does not state.
     PlacementError
         If weights cannot be dealt out.
 
@@ -225,6 +225,7 @@ def _pass(
     small: list[SmallWork] = []
     for group in model.layers:
         matrices += _attention_matrices(model, group, storage, parallel)
+        matrices += _held_matrices(group, storage, parallel.tp_size)
         here = tuple(_products(model, group, storage, parallel, path))
         products += (one for one in here if not one.in_kernel)
         kernel_bytes += sum(one.layers * one.n_bytes for one in here if one.in_kernel)
@@ -265,6 +266,7 @@ def _unstated_pass(
     small: list[SmallWork] = []
     for group in model.layers:
         matrices += _attention_matrices(model, group, storage, parallel)
+        matrices += _held_matrices(group, storage, parallel.tp_size)
         here = tuple(_products(model, group, storage, parallel, path))
         products += (one for one in here if not one.in_kernel)
         kernel_bytes += sum(one.layers * one.n_bytes for one in here if one.in_kernel)
@@ -342,6 +344,30 @@ def _joined(
         n_bytes=sum(_stored(w, storage, tp_size) for w in weights),
         format_name=storage.operand_of("attention"), layers=group.count,
     )  # fmt: skip
+
+
+# What each GPU has a share of: a matrix that multiplies it is sliced along its rows.
+_SHARED_READS = ("heads", "channels")
+
+
+def _held_matrices(group: LayerGroup, storage: WeightFormat, tp_size: int) -> Iterator[MatrixWork]:
+    """Matrices that the layer holds beside its attention: one per thing read and way of storing."""
+    held = [one for one in group.weights if one.reads is not None and one.cols * one.copies > 1]
+    for read, plain in dict.fromkeys((one.reads, one.plain) for one in held):
+        alike = [one for one in held if (one.reads, one.plain) == (read, plain)]
+        shares = [float(one.share_per_gpu(tp_size)) for one in alike]
+        inputs: float = alike[0].rows
+        outputs = sum(s * one.cols * one.copies for s, one in zip(shares, alike, strict=True))
+        if read in _SHARED_READS:
+            inputs, outputs = inputs * shares[0], outputs / shares[0]
+        yield MatrixWork(
+            name=str(read), inputs=inputs, outputs=outputs,
+            n_bytes=sum(
+                s * float(held_bits(one, storage)) / 8 for s, one in zip(shares, alike, strict=True)
+            ),
+            format_name=storage.plain_operand if plain else storage.operand_of("attention"),
+            layers=group.count,
+        )  # fmt: skip
 
 
 def _products(
@@ -474,6 +500,10 @@ def _small(model: ModelSpec, group: LayerGroup, parallel: Parallelism) -> Iterat
         layout = layout_of(group.attention, model.model_dim)
         for kind, width in layout.small_kernels.items():
             yield SmallWork(kind=kind, width=width / parallel.tp_size, calls=group.count)
+    for one in group.weights:
+        if one.reads == "heads":  # what a recurrent mixer makes is gated, and most often normed
+            made = one.rows * float(one.share_per_gpu(parallel.tp_size))
+            yield SmallWork(kind="norm", width=made, calls=group.count)
     if isinstance(block, DenseFeedForward):
         between = block.hidden_dim / parallel.tp_size
         yield SmallWork(kind="activation", width=between, calls=group.count)

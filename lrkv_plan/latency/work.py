@@ -138,18 +138,62 @@ def attention_work(
         check_is("path", path, str)
     found = []
     for group in model.layers:
-        if group.state:
-            held = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in group.state)
-            found.append(
-                AttentionWork(
-                    path="recurrent", kernel="grouped", layers=group.count, n_heads=1,
-                    fixed_bytes=2.0 * held,
-                )
-            )  # fmt: skip
         if group.attention is not None:
             layout = layout_of(group.attention, model.model_dim)
             work = _layer_work(model, group, layout, storage, tp_size, heads_per_tile, path)
             found.append(_dealt_out(work, dcp_size))
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentWork:
+    """``layers`` equal recurrent updates on one GPU; bytes are of one layer and sequence.
+
+    ``state_bytes`` are read and written, ``conv_bytes`` too, with the row that goes in and out for
+    each query token.
+    """
+
+    kind: str
+    layers: int
+    state_bytes: float
+    conv_bytes: float
+    conv_row_bytes: float
+
+    def n_bytes(self, batch_size: Any, query_tokens: Any = 1) -> Any:
+        """Bytes that one layer moves. [bytes]"""
+        conv = self.conv_bytes + query_tokens * self.conv_row_bytes
+        return batch_size * (self.state_bytes + conv)
+
+
+def recurrent_work(model: ModelSpec, *, tp_size: int = 1) -> tuple[RecurrentWork, ...]:
+    """The recurrent updates of all layers on one GPU of ``tp_size``.
+
+    A state tensor to which a draft token adds a column is the window of a convolution.
+
+    Examples
+    --------
+    >>> from lrkv_plan import load_model
+    >>> work = recurrent_work(load_model("qwen3-next-80b-a3b"))[0]
+    >>> work.kind, work.state_bytes, work.conv_bytes  # 2 * 32 * 128 * 128 * 2; 2 * 3 * 8192 * 2
+    ('gated_delta', 2097152.0, 98304.0)
+    """
+    found = []
+    for group in model.layers:
+        if not group.state:
+            continue
+        columns = [tensor for tensor in group.state if tensor.bytes_per_draft_token]
+        others = [tensor for tensor in group.state if not tensor.bytes_per_draft_token]
+        held = [sum(fixed_bytes_per_gpu(t, tp_size) for t in some) for some in (others, columns)]
+        row = sum(
+            fixed_bytes_per_gpu(t, tp_size) // t.bytes_per_copy * t.bytes_per_draft_token
+            for t in columns
+        )
+        found.append(
+            RecurrentWork(
+                kind=group.update or "unnamed", layers=group.count, state_bytes=2.0 * held[0],
+                conv_bytes=2.0 * held[1], conv_row_bytes=2.0 * row,
+            )
+        )  # fmt: skip
     return tuple(found)
 
 
@@ -258,6 +302,7 @@ class StepWork:
     model_dim: int
     parallel: Parallelism
     remarks: tuple[str, ...]
+    recurrent: tuple[RecurrentWork, ...] = ()
     assumptions: tuple[str, ...] = ()
     in_kernel_option: str | None = None
 
@@ -304,6 +349,7 @@ def step_work(
             model, kv_dtype=kv_dtype, tp_size=layout.tp_size, dcp_size=layout.dcp_size,
             heads_per_tile=heads_per_tile, path=path,
         ),
+        recurrent=recurrent_work(model, tp_size=layout.tp_size),
         linear=weights_pass(
             model, weight_dtype=weight_dtype, parallel=layout, weight_bytes=weight_bytes, path=path
         ),
@@ -350,5 +396,3 @@ def _remarks(model: ModelSpec, weight_bytes: int | None) -> Iterator[str]:
             "sparse attention reads the index keys of all tokens and the rows that it selects; "
             "scoring and choosing them is a fitted time a layer"
         )
-    if any(group.state for group in model.layers):
-        yield "recurrent layers: their state is read and written; their arithmetic is left out"

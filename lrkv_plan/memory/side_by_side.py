@@ -42,10 +42,15 @@ class ParamsRow:
     kv_params: int
     ratio_to_mha: Fraction | None
     attention_params: int
+    recurrent_params: int
     feed_forward_params: int | None
     embedding_params: int | None
     norm_params: int | None
+    encoder_params: int
     model_params: int | None
+    active_params: int | None
+    mtp_params: int | None
+    idle_params: int | None
     missing: tuple[str, ...]
     matched: MatchedWidth | None = None
 
@@ -70,10 +75,15 @@ def params_rows(
                 kv_params=count.kv_params,
                 ratio_to_mha=kv_params_ratio_to_mha(design),
                 attention_params=count.attention_params,
+                recurrent_params=count.recurrent_params,
                 feed_forward_params=count.feed_forward_params,
                 embedding_params=count.embedding_params,
                 norm_params=count.norm_params,
+                encoder_params=count.encoder_params,
                 model_params=count.model_params,
+                active_params=count.active_params,
+                mtp_params=count.mtp_params,
+                idle_params=count.idle_params,
                 missing=count.missing,
                 matched=matched_feed_forward(model, design) if match_params else None,
             )

@@ -1,7 +1,7 @@
 """Weights: parameters by part, and the bytes that each GPU of a layout holds.
 
 Counts what the spec states. What it does not state is named in ``missing`` and makes the total
-unknown; parts outside the spec (vision towers, recurrent mixers) are its ``uncounted_parts``.
+unknown; parts that nobody knows how to count are the spec's ``uncounted_parts``.
 Leaves out what engines add (rotary tables, repacked weights, absorbed copies of MLA matrices).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
@@ -23,9 +24,11 @@ from lrkv_plan.specs.model import (
     DenseFeedForward,
     ExpertFeedForward,
     FeedForward,
+    HeldWeight,
     LayerGroup,
     ModelSpec,
     NoFeedForward,
+    Norms,
 )
 
 Bits = dict[str, Fraction]
@@ -52,6 +55,7 @@ def layer_bits(
                 * w.share_per_gpu(parallel.tp_size)
                 for w in layout.weights_held(reuses_cache=group.reuses_cache)
             )
+        add_held(bits, group.weights, storage, parallel.tp_size)
     own = groups[0]
     if own.feed_forward is not None:
         _add_feed_forward(bits, own.feed_forward, model.model_dim, storage, parallel)
@@ -61,6 +65,27 @@ def layer_bits(
         n_norms = model.norms.per_mixer * n_mixers + model.norms.per_feed_forward * has_block
         bits["norms"] += n_norms * norm_bits(model, storage)
     return bits
+
+
+# Where a stage's figures count each part of the weights that a layer or the model holds besides.
+_STAGE_PART = {
+    "mixer": "recurrent", "attention": "attention", "index": "attention", "router": "router",
+    "norms": "norms", "embeddings": "embeddings",
+}  # fmt: skip
+
+
+def held_bits(weight: HeldWeight, storage: WeightFormat) -> int | Fraction:
+    """Bits of all copies: mixers and indices are stored as attention matrices are. [bits]"""
+    part = "" if weight.plain else "attention"
+    return weight.copies * storage.matrix_bits(part, weight.rows, weight.cols)
+
+
+def add_held(
+    bits: Bits, weights: Iterable[HeldWeight], storage: WeightFormat, tp_size: int
+) -> None:
+    """Add what one GPU holds of those weights to the parts that they are counted with."""
+    for one in weights:
+        bits[_STAGE_PART[one.part]] += held_bits(one, storage) * one.share_per_gpu(tp_size)
 
 
 def norm_bits(model: ModelSpec, storage: WeightFormat) -> int:
@@ -118,21 +143,46 @@ def _mlp_bits(
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterCount:
-    """Weights by part. A part that the spec does not state is None and named in ``missing``."""
+    """Weights by part. A part that the spec does not state is None and named in ``missing``.
+
+    ``encoder_params`` are encoders, projectors and other parts outside the layers. ``mtp_params``
+    is the built-in draft module as its checkpoint stores it: 0 where there is none, None where the
+    spec states draft layers without their weights. ``idle_params`` are the routed experts that one
+    token does not use.
+    """
 
     kv_params: int
     attention_params: int
+    recurrent_params: int
     feed_forward_params: int | None
     embedding_params: int | None
     norm_params: int | None
+    encoder_params: int
+    mtp_params: int | None
+    idle_params: int | None
     missing: tuple[str, ...]
 
     @property
-    def model_params(self) -> int | None:
-        """All counted weights, or None if a part is missing."""
+    def language_params(self) -> int | None:
+        """The language model alone, or None if a part is missing."""
         parts = (self.feed_forward_params, self.embedding_params, self.norm_params)
         known = [part for part in parts if part is not None]
-        return self.attention_params + sum(known) if len(known) == len(parts) else None
+        if len(known) < len(parts):
+            return None
+        return self.attention_params + self.recurrent_params + sum(known)
+
+    @property
+    def model_params(self) -> int | None:
+        """All that an engine loads, encoders included and ``mtp_params`` not."""
+        language = self.language_params
+        return None if language is None else language + self.encoder_params
+
+    @property
+    def active_params(self) -> int | None:
+        """The language model without the experts that a token passes by."""
+        if self.language_params is None or self.idle_params is None:
+            return None
+        return self.language_params - self.idle_params
 
 
 def parameter_count(model: ModelSpec) -> ParameterCount:
@@ -145,7 +195,8 @@ def parameter_count(model: ModelSpec) -> ParameterCount:
     Attention adds query, output, their biases and query/key norms. A layer that reuses another
     layer's cache has no weights that make rows: no key, value or down projection, no key norm; it
     keeps what reads rows (LRKV's bases, MLA's up projection). Embeddings: vocabulary x d,
-    twice when untied. Feed-forward: three matrices d x width when gated, else two.
+    twice when untied. Feed-forward: three matrices d x width when gated, else two. Recurrent
+    mixers, sparse indices and other weights of the spec: copies x rows x columns.
 
     Examples
     --------
@@ -160,12 +211,62 @@ def parameter_count(model: ModelSpec) -> ParameterCount:
     missing: list[str] = []
     return ParameterCount(
         kv_params=kv_params(model),
-        attention_params=sum(_attention_params(model, group) for group in model.layers),
+        attention_params=sum(_attention_params(model, group) for group in model.layers)
+        + _held(model, "attention", "index"),
+        recurrent_params=_held(model, "mixer"),
         feed_forward_params=_feed_forward_params(model, missing),
         embedding_params=_embedding_params(model, missing),
         norm_params=_norm_params(model, missing),
+        encoder_params=encoder_params(model),
+        mtp_params=mtp_params(model),
+        idle_params=_idle_params(model),
         missing=tuple(missing),
     )
+
+
+def _held(model: ModelSpec, *parts: str) -> int:
+    """Parameters of those parts among what the layers and the model hold besides."""
+    of_layers = sum(
+        group.count * one.n_params
+        for group in model.layers for one in group.weights if one.part in parts
+    )  # fmt: skip
+    return of_layers + sum(one.n_params for one in model.weights if one.part in parts)
+
+
+def encoder_params(model: ModelSpec) -> int:
+    """Parameters of encoders and other parts beside the language model."""
+    return sum(one.n_params for one in model.encoders) + (model.extra_params or 0)
+
+
+def mtp_params(model: ModelSpec) -> int | None:
+    """Parameters of the built-in draft module; None where its layers are not described."""
+    module = model.mtp
+    if module is None:
+        return None if model.draft_layers else 0
+    blocks = [group.feed_forward for group in module.layers]
+    if model.norms is None or any(block is None for block in blocks):
+        return None
+    layers = sum(
+        _attention_params(model, group)
+        + group.count * sum(one.n_params for one in group.weights)
+        + group.count * feed_forward_params(block, model.model_dim)
+        for group, block in zip(module.layers, blocks, strict=True) if block is not None
+    )  # fmt: skip
+    norms = sum(group.count * _norms_of(model.norms, group) for group in module.layers)
+    vector = model.model_dim * (2 if model.norms.bias else 1)
+    return layers + norms * vector + sum(one.n_params for one in module.weights)
+
+
+def _idle_params(model: ModelSpec) -> int | None:
+    """Routed experts that one token does not use."""
+    blocks = [(group.count, group.feed_forward) for group in model.layers if not group.shares_layer]
+    if any(block is None for _, block in blocks):
+        return None
+    return sum(
+        count * (block.n_experts - block.experts_per_token)
+        * _dense_params(model.model_dim, block.hidden_dim, block)
+        for count, block in blocks if isinstance(block, ExpertFeedForward)
+    )  # fmt: skip
 
 
 def attention_weights(group: LayerGroup, model_dim: int) -> tuple[WeightMatrix, ...]:
@@ -225,20 +326,16 @@ def _dense_params(model_dim: int, width: int, block: DenseFeedForward | ExpertFe
 
 
 def _feed_forward_params(model: ModelSpec, missing: list[str]) -> int | None:
-    blocks = [(group.count, group.feed_forward) for group in model.layers if not _is_cross(group)]
+    blocks = [(group.count, group.feed_forward) for group in model.layers if not group.shares_layer]
     if any(block is None for _, block in blocks):
         missing.append("feed_forward")
         return None
-    return sum(
+    counted = sum(
         count * feed_forward_params(block, model.model_dim)
         for count, block in blocks
         if block is not None
     )
-
-
-def _is_cross(group: LayerGroup) -> bool:
-    """Cross-attention shares its layer with self-attention, whose group has the feed-forward."""
-    return group.cached_over == "encoder"
+    return counted + _held(model, "router")
 
 
 def _embedding_params(model: ModelSpec, missing: list[str]) -> int | None:
@@ -249,7 +346,8 @@ def _embedding_params(model: ModelSpec, missing: list[str]) -> int | None:
     tables = 1 if model.tied_embeddings else 2
     head_bias = model.vocab_size * model.head_bias
     positions = (model.position_embeddings or 0) * model.model_dim
-    return tables * model.vocab_size * model.model_dim + head_bias + positions
+    table = tables * model.vocab_size * model.model_dim
+    return table + head_bias + positions + _held(model, "embeddings")
 
 
 def _norm_params(model: ModelSpec, missing: list[str]) -> int | None:
@@ -258,11 +356,15 @@ def _norm_params(model: ModelSpec, missing: list[str]) -> int | None:
         missing.append("norms")
         return None
     n_norms = norms.final + norms.embedding
-    for group in model.layers:
-        has_mixer = group.attention is not None or bool(group.state)
-        has_block = group.feed_forward is not None and group.feed_forward.kind != "none"
-        n_norms += group.count * (norms.per_mixer * has_mixer + norms.per_feed_forward * has_block)
-    return n_norms * model.model_dim * (2 if norms.bias else 1)
+    n_norms += sum(group.count * _norms_of(norms, group) for group in model.layers)
+    return n_norms * model.model_dim * (2 if norms.bias else 1) + _held(model, "norms")
+
+
+def _norms_of(norms: Norms, group: LayerGroup) -> int:
+    """Norms of one layer of the group."""
+    has_mixer = group.attention is not None or bool(group.state)
+    has_block = group.feed_forward is not None and group.feed_forward.kind != "none"
+    return norms.per_mixer * has_mixer + norms.per_feed_forward * has_block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,7 +398,7 @@ def matched_feed_forward(original: ModelSpec, swapped: ModelSpec) -> MatchedWidt
     change = sum(_attention_params(swapped, g) for g in swapped.layers) - sum(
         _attention_params(original, g) for g in original.layers
     )
-    blocks = [(g.count, g.feed_forward) for g in original.layers if not _is_cross(g)]
+    blocks = [(g.count, g.feed_forward) for g in original.layers if not g.shares_layer]
     if any(block is None for _, block in blocks):
         raise SpecError(
             f"{original.name}: feed_forward is not stated, so no width can restore the parameter "
@@ -332,6 +434,7 @@ class StageWeights:
     """What one GPU of a pipeline stage holds; each part is rounded up to whole bytes. [bytes]"""
 
     attention: int = 0
+    recurrent: int = 0
     feed_forward: int = 0
     experts: int = 0
     shared_experts: int = 0
@@ -361,7 +464,7 @@ class WeightBytes:
 
 
 def weight_bytes_per_gpu(
-    model: ModelSpec, *, parallel: Parallelism, weight_dtype: str
+    model: ModelSpec, *, parallel: Parallelism, weight_dtype: str, with_drafts: bool = False
 ) -> WeightBytes:
     """Weight bytes on one GPU of each pipeline stage.
 
@@ -371,6 +474,7 @@ def weight_bytes_per_gpu(
     parallel : GPUs by kind of parallelism. Data parallelism repeats everything but experts that
         ``ep_size`` deals out.
     weight_dtype : name of a weight format.
+    with_drafts : whether the built-in draft module is loaded too.
 
     Returns
     -------
@@ -388,9 +492,10 @@ def weight_bytes_per_gpu(
     Attention weights are dealt out by head and repeated when there are fewer key/value heads than
     GPUs; MLA's down projections, norms, biases of outputs and the router are whole on every GPU.
     Vocabulary: ceil(V / P) rows. The first stage has the embedding, the last one the head and the
-    final norm; tied embeddings are stored once on one stage, twice on more. ``extra_params`` are
-    taken to be on the first stage and divided by P (vLLM slices vision towers by default), at 16
-    bit in quantised formats.
+    final norm; tied embeddings are stored once on one stage, twice on more. Encoders and
+    ``extra_params`` are taken to be on the first stage and divided by P (vLLM slices vision towers
+    by default), at 16 bit in quantised formats. A draft module is on the last stage and shares the
+    model's embedding and head, even where its checkpoint stores them again.
 
     Examples
     --------
@@ -412,16 +517,33 @@ def weight_bytes_per_gpu(
             known[key] = layer_bits(model, groups, storage, parallel)
     per_layer = [known[tuple(map(id, groups))] for groups in layers]
     stages = pipeline_stages(len(layers), parallel.pp_size)
+    drafts = _draft_bits(model, storage, parallel) if with_drafts else []
+    last = len(stages) - 1
     return WeightBytes(
         stages=tuple(
             _rounded(
                 [per_layer[i] for i in stage]
-                + [_ends_bits(model, storage, parallel, index == 0, index == len(stages) - 1)]
+                + [_ends_bits(model, storage, parallel, index == 0, index == last)]
+                + (drafts if index == last else [])
             )
             for index, stage in enumerate(stages)
         ),
         remarks=_remarks(model, storage),
     )
+
+
+def _draft_bits(model: ModelSpec, storage: WeightFormat, parallel: Parallelism) -> list[Bits]:
+    """The draft module's layers and what joins them, by part; nothing where there is none."""
+    if model.mtp is None:
+        return []
+    joined: Bits = defaultdict(Fraction)
+    own = [one for one in model.mtp.weights if one.part != "embeddings"]
+    add_held(joined, own, storage, parallel.tp_size)
+    layers = [
+        layer_bits(model, [group], storage, parallel)
+        for group in model.mtp.layers for _ in range(group.count)
+    ]  # fmt: skip
+    return [*layers, joined]
 
 
 def uncounted_weights(model: ModelSpec) -> tuple[str, ...]:
@@ -439,10 +561,13 @@ def refuse_unbounded_weights(model: ModelSpec) -> None:
     Raises
     ------
     SpecError
-        If it has recurrent layers: their weights are as large as those of attention layers, and no
-        bound on them is known.
+        If it has recurrent layers whose weights it does not state: they are as large as those of
+        attention layers, and no bound on them is known.
     """
-    n_recurrent = sum(group.count for group in model.layers if group.state)
+    n_recurrent = sum(
+        group.count for group in model.layers
+        if group.state and not any(one.part == "mixer" for one in group.weights)
+    )  # fmt: skip
     if n_recurrent:
         raise SpecError(
             f"{model.name}: the weights of {n_recurrent} recurrent layers are not counted, so "
@@ -462,10 +587,12 @@ def _check_stated(model: ModelSpec) -> None:
 
 def _remarks(model: ModelSpec, storage: WeightFormat) -> tuple[str, ...]:
     remarks = []
-    if model.extra_params:
-        remarks.append(f"weights: {model.extra_params:,} parameters outside the layers, divided")
-    elif model.uncounted_parts:
-        remarks.append(f"weights leave out: {'; '.join(model.uncounted_parts)}")
+    beside = encoder_params(model)
+    if beside:
+        remarks.append(f"weights: {beside:,} parameters outside the layers, divided")
+    left_out = uncounted_weights(model)
+    if left_out:
+        remarks.append(f"weights leave out: {'; '.join(left_out)}")
     if storage.quantised_parts:
         parts = ", ".join(sorted(storage.quantised_parts)).replace("_", " ")
         remarks.append(
@@ -482,9 +609,9 @@ def _layers_in_order(model: ModelSpec) -> list[list[LayerGroup]]:
     order = model.layer_order
     if order is None:
         order = tuple(i for i, group in enumerate(model.layers) for _ in range(group.count))
-    layers = [[model.layers[i]] for i in order if model.layers[i].cached_over == "context"]
+    layers = [[model.layers[i]] for i in order if not model.layers[i].shares_layer]
     for group in model.layers:
-        if group.cached_over == "encoder":
+        if group.shares_layer:
             for k in range(group.count):
                 layers[min(k * len(layers) // group.count, len(layers) - 1)].append(group)
     return layers
@@ -506,7 +633,8 @@ def _ends_bits(
         positions = (model.position_embeddings or 0) * model.model_dim * plain
         bits["embeddings"] += table + positions
         bits["norms"] += norm * (norms is not None and norms.embedding)
-        bits["extra"] += Fraction((model.extra_params or 0) * plain, parallel.tp_size)
+        bits["extra"] += Fraction(encoder_params(model) * plain, parallel.tp_size)
+        add_held(bits, model.weights, storage, parallel.tp_size)
     if is_last:
         is_shared = model.tied_embeddings and is_first
         bits["head"] += head * (not is_shared) + rows * plain * model.head_bias

@@ -21,7 +21,12 @@ from lrkv_plan.memory.cache import (
 from lrkv_plan.memory.weights import attention_weights, parameter_count
 from lrkv_plan.report.screen import short_bytes
 from lrkv_plan.report.tables import count
-from lrkv_plan.specs.model import DenseFeedForward, ExpertFeedForward, NoFeedForward
+from lrkv_plan.specs.model import (
+    DenseFeedForward,
+    ExpertFeedForward,
+    HeldWeight,
+    NoFeedForward,
+)
 
 if TYPE_CHECKING:
     from lrkv_plan.attention.layout import CachedTensor
@@ -170,10 +175,13 @@ def weights_equations(model: ModelSpec) -> list[str]:
     parts: list[tuple[str, str, int | None]] = [
         ("K/V", _attention(model, of_kv=True), counted.kv_params),
         ("attention", _attention(model), counted.attention_params),
+        ("recurrent", _held(model, ("mixer",)), counted.recurrent_params),
         ("feed-forward", _feed_forward(model), counted.feed_forward_params),
         ("embeddings", _embeddings(model), counted.embedding_params),
         ("norms", _norms(model, counted.norm_params), counted.norm_params),
+        ("encoders", _encoders(model), counted.encoder_params),
     ]
+    parts = [(name, text, n) for name, text, n in parts if text]
     lines = [f"{name}: {text} = {count(n)}" for name, text, n in parts if n is not None]
     if counted.model_params is not None:
         terms = " + ".join(count(n) for name, _, n in parts if name != "K/V" and n)
@@ -182,7 +190,31 @@ def weights_equations(model: ModelSpec) -> list[str]:
 
 
 def _norms(model: ModelSpec, n_params: int | None) -> str:
-    return f"{count((n_params or 0) // model.model_dim)} x {count(model.model_dim)}"
+    others = _held(model, ("norms",))
+    held = sum(g.count * one.n_params for g in model.layers for one in g.weights
+               if one.part == "norms")  # fmt: skip
+    held += sum(one.n_params for one in model.weights if one.part == "norms")
+    vectors = ((n_params or 0) - held) // model.model_dim
+    return " + ".join(filter(None, (f"{count(vectors)} x {count(model.model_dim)}", others)))
+
+
+def _held(model: ModelSpec, parts: tuple[str, ...]) -> str:
+    """What layers and model hold besides, of those parts; empty where they hold nothing."""
+
+    def term(weights: Iterable[HeldWeight]) -> str:
+        told = [_sides(one.name, one.copies, one.rows, one.cols)
+                for one in weights if one.part in parts]  # fmt: skip
+        return f"({' + '.join(told)})" if told else ""
+
+    layers = _summed((group.count, term(group.weights)) for group in model.layers)
+    return " + ".join(filter(None, ("" if layers == "0" else layers, term(model.weights))))
+
+
+def _encoders(model: ModelSpec) -> str:
+    told = [f"{one.name} {count(one.n_params)}" for one in model.encoders]
+    if model.extra_params:
+        told.append(f"outside the layers {count(model.extra_params)}")
+    return " + ".join(told)
 
 
 def _attention(model: ModelSpec, *, of_kv: bool = False) -> str:
@@ -191,21 +223,27 @@ def _attention(model: ModelSpec, *, of_kv: bool = False) -> str:
                 if not of_kv or one.role is WeightRole.KEY_VALUE]  # fmt: skip
         return f"({' + '.join(told)})" if told else ""
 
-    return _summed((group.count, term(group)) for group in model.layers)
+    own = _summed((group.count, term(group)) for group in model.layers)
+    return " + ".join(filter(None, (own, "" if of_kv else _held(model, ("attention", "index")))))
 
 
 def _matrix(weight: WeightMatrix) -> str:
-    sides = [weight.copies, weight.rows, weight.cols]
+    return _sides(weight.name, weight.copies, weight.rows, weight.cols)
+
+
+def _sides(name: str, *sides: int) -> str:
+    """``query 4,096 x 1,024``: a name and what its parameters are the product of."""
     told = [count(n) for n in sides if n > 1] or ["1"]
-    return f"{weight.name} {' x '.join(told)}"
+    return f"{name} {' x '.join(told)}"
 
 
 def _feed_forward(model: ModelSpec) -> str:
-    return _summed(
+    own = _summed(
         (group.count, _block(group.feed_forward, model.model_dim))
         for group in model.layers
-        if group.feed_forward is not None and group.cached_over == "context"
+        if group.feed_forward is not None
     )
+    return " + ".join(filter(None, (own, _held(model, ("router",)))))
 
 
 def _block(block: FeedForward, model_dim: int) -> str:
@@ -243,4 +281,4 @@ def _embeddings(model: ModelSpec) -> str:
         terms.append(count(model.vocab_size))
     if model.position_embeddings:
         terms.append(f"{count(model.position_embeddings)} x {count(model.model_dim)}")
-    return " + ".join(terms)
+    return " + ".join(filter(None, (*terms, _held(model, ("embeddings",)))))

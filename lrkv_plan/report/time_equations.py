@@ -11,6 +11,7 @@ from lrkv_plan.latency.evidence import evidence
 from lrkv_plan.latency.experts import expert_resources, expert_time
 from lrkv_plan.latency.kernel import CHARGES_WORK_UNITS, SUMS, kernel_time
 from lrkv_plan.latency.products import ProductModel, product_time
+from lrkv_plan.latency.recurrent import recurrent_time
 from lrkv_plan.latency.small_kernels import small_kernel_models, small_kernel_time
 from lrkv_plan.latency.step import expert_load, loads
 from lrkv_plan.report.screen import GLYPHS, milliseconds, short, significant
@@ -32,6 +33,7 @@ def step_equations(
     lines = [_sum(step, model)]
     for work, kernel in _together(zip(model.work.attention, model.kernels, strict=True)):
         lines.append(_attention(work, kernel, at))
+    lines += _updates(model, int(load.rank_batch), query_tokens)
     lines += _matrices(model, step, tokens)
     lines += _products(model, step, tokens)
     lines += _experts(model, int(load.expert_tokens))
@@ -97,6 +99,23 @@ def _attention(work: AttentionWork, kernel: KernelModel, at: tuple[int, int, int
         f"{_ms(work.layers * call.time_s)} ms  {_kernel_words(kernel)}, band "
         f"{low:.2f} to {high:.2f}"
     )
+
+
+def _updates(model: StepModel, batch_size: int, query_tokens: int) -> Iterator[str]:
+    """Every recurrent update: its state and its convolution, each with its rate."""
+    for work, update in zip(model.work.recurrent, model.updates, strict=True):
+        state = batch_size * work.state_bytes
+        conv = batch_size * (work.conv_bytes + query_tokens * work.conv_row_bytes)
+        call = recurrent_time(update, state, conv)
+        low, high = update.band90
+        yield (
+            f"recurrent: {count(work.layers)} layers x ("
+            f"{_rate(update.t0_s + update.conv_t0_s, 's')} + state {count(round(state))} B / "
+            f"{_rate(update.bytes_per_s, 'B/s')} + convolution {count(round(conv))} B / "
+            f"{_rate(update.conv_bytes_per_s, 'B/s')}) = {_ms(work.layers * call.time_s)} ms  "
+            f"{GLYPHS[evidence(update.basis)]} {update.kind} {update.basis}, band {low:.2f} to "
+            f"{high:.2f}"
+        )
 
 
 def _is_short(kernel: KernelModel, time_s: Any, n_bytes: Any, flops: Any, units: Any) -> bool:

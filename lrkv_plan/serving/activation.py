@@ -131,7 +131,7 @@ def kept_buffers_bytes(
     kept: float = _workspace_bytes(model, step, parallel)
     if parallel.pp_size > 1:
         kept += 2 * hidden
-    if model.extra_params:
+    if model.extra_params or model.encoders:
         kept += hidden + constants.encoder_bytes
     return kept
 

@@ -160,8 +160,9 @@ class BudgetInputs:
         if self.weight_bytes is not None:
             return None
         return weight_bytes_per_gpu(
-            self.model, parallel=self.parallel, weight_dtype=self.storage.name
-        )
+            self.model, parallel=self.parallel, weight_dtype=self.storage.name,
+            with_drafts=self.settings.draft_layers > 0,
+        )  # fmt: skip
 
 
 def weight_terms(inputs: BudgetInputs) -> tuple[tuple[BudgetTerm, ...], tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -16,6 +17,7 @@ from pydantic import (
 )
 from typing_extensions import Self
 
+from lrkv_plan.attention.layout import check_dealing
 from lrkv_plan.attention.registry import AnyAttention
 from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.errors import SpecError
@@ -61,6 +63,45 @@ def _known_cache_format(name: str) -> str:
 
 
 CacheFormatName = Annotated[str, AfterValidator(_known_cache_format)]
+
+
+class HeldWeight(Frozen):
+    """``copies`` matrices of ``rows`` x ``cols`` that a layer or the model holds; a vector has one
+    column.
+
+    For weights that neither an attention design, nor a feed-forward block, nor norms describe: a
+    recurrent mixer, a sparse index, per-layer embeddings. ``part`` is what they are counted with.
+    ``units`` equal shares are dealt out by tensor parallelism; None is whole on every GPU.
+    ``reads`` names what a decode step multiplies a matrix with: those that read the same are one
+    product, None is none of its own. ``plain`` ones stay in 16 bit in quantised checkpoints.
+    """
+
+    name: Name
+    rows: Width
+    cols: Width = 1
+    copies: HeadCount = 1
+    units: Annotated[int, Field(strict=True, ge=1, le=4_194_304)] | None = None
+    part: Literal["mixer", "attention", "index", "router", "norms", "embeddings"] = "mixer"
+    reads: Name | None = None
+    plain: Flag = False
+
+    @property
+    def n_params(self) -> int:
+        """Parameters in all copies."""
+        return self.rows * self.cols * self.copies
+
+    def share_per_gpu(self, tp_size: int) -> Fraction:
+        """The part of this weight that one GPU of ``tp_size`` holds.
+
+        Raises
+        ------
+        PlacementError
+            If the units can neither be dealt out nor repeated evenly.
+        """
+        if self.units is None:
+            return Fraction(1)
+        check_dealing(self.units, f"shares of weight {self.name}", tp_size)
+        return Fraction(1, min(self.units, tp_size))
 
 
 class DenseFeedForward(Frozen):
@@ -116,12 +157,19 @@ class Norms(Frozen):
     embedding: Flag = False
 
 
+Update = Literal[
+    "gated_delta", "kimi_delta", "mamba2", "mamba1", "lightning", "gated_lru", "short_conv", "rwkv"
+]
+
+
 class LayerGroup(Frozen):
     """``count`` equal layers.
 
     ``window_tokens`` bounds how many tokens a layer keeps. ``reuses_cache`` layers attend to the
     rows of another layer and keep none. ``cached_over`` "encoder" marks cross-attention, whose rows
-    are as many as the encoder's. ``state`` is per sequence, ``index`` per cached token.
+    are as many as the encoder's: part of another layer, or with a feed-forward a layer of its own.
+    ``state`` is per sequence, ``index`` per cached token; ``update`` names the kernel that moves a
+    recurrent state. ``weights`` are held beside attention, feed-forward and norms.
     ``selected_tokens`` is how many rows a layer attends to at most, chosen by its own index or that
     of a layer before it; None: not stated. ``kv_dtype`` is the format that these layers' rows keep
     whatever ``--kv-dtype`` says.
@@ -134,6 +182,8 @@ class LayerGroup(Frozen):
     reuses_cache: Flag = False
     cached_over: Literal["context", "encoder"] = "context"
     state: tuple[FixedTensor, ...] = ()
+    update: Update | None = None
+    weights: tuple[HeldWeight, ...] = ()
     index: tuple[FixedTensor, ...] = ()
     selected_tokens: TokenCount | None = None
     kv_dtype: CacheFormatName | None = None
@@ -142,6 +192,11 @@ class LayerGroup(Frozen):
     def keeps_in(self, storage: StorageFormat) -> StorageFormat:
         """The format of these layers' rows where the model's is ``storage``."""
         return storage if self.kv_dtype is None else storage_format(self.kv_dtype)
+
+    @property
+    def shares_layer(self) -> bool:
+        """Whether it is the cross-attention of layers that another group describes."""
+        return self.cached_over == "encoder" and self.feed_forward is None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -176,6 +231,23 @@ class Media(Frozen):
     encoder_dim: Width
 
 
+class DraftModule(Frozen):
+    """A built-in multi-token predictor: its own layers, and what joins it to the model.
+
+    ``layers`` have the model's norms. A checkpoint stores it; engines load it only for speculation.
+    """
+
+    layers: Annotated[tuple[LayerGroup, ...], Field(min_length=1, max_length=100)]
+    weights: tuple[HeldWeight, ...] = ()
+
+
+class Encoder(Frozen):
+    """A vision or audio encoder with its projector, by its parameters."""
+
+    name: Name
+    n_params: Annotated[int, Field(strict=True, ge=1, le=10**14)]
+
+
 def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, dict | Source) else value
 
@@ -197,10 +269,11 @@ LinearPart = Literal["attention", "feed_forward", "experts", "shared_experts"]
 class ModelSpec(Frozen):
     """One model. What a source does not state stays None, and its users say so.
 
-    ``extra_params`` are parameters of parts outside the layers (a vision tower and its projector),
-    as published total minus counted. ``quantised_parts`` are, by weight format, the parts that the
-    model's published checkpoint in that format stores in it, where not all that the format usually
-    does.
+    ``weights`` are held outside the layers beside embeddings, head and norms; ``encoders`` stand
+    beside the language model and ``mtp`` behind it. ``extra_params`` are parameters of other parts
+    outside the layers, as published total minus counted. ``quantised_parts`` are, by weight format,
+    the parts that the model's published checkpoint in that format stores in it, where not all that
+    the format usually does.
     """
 
     name: Name
@@ -219,6 +292,9 @@ class ModelSpec(Frozen):
     draft_layers: Annotated[int, Field(strict=True, ge=0, le=1_000)] = 0
     layers: Annotated[tuple[LayerGroup, ...], Field(min_length=1, max_length=10_000)]
     layer_order: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None
+    weights: tuple[HeldWeight, ...] = ()
+    encoders: tuple[Encoder, ...] = ()
+    mtp: DraftModule | None = None
     extra_params: Annotated[int, Field(strict=True, ge=0, le=10**14)] | None = None
     uncounted_parts: tuple[Remark, ...] = ()
     remarks: tuple[Remark, ...] = ()
@@ -272,8 +348,8 @@ class ModelSpec(Frozen):
 
     @property
     def n_layers(self) -> int:
-        """Layers, with or without attention; cross-attention shares its layer. [layers]"""
-        return sum(group.count for group in self.layers if group.cached_over == "context")
+        """Layers, with or without attention; cross-attention may share its layer. [layers]"""
+        return sum(group.count for group in self.layers if not group.shares_layer)
 
     @property
     def has_experts(self) -> bool:
@@ -292,12 +368,20 @@ class ModelSpec(Frozen):
             group
             if group.attention is None
             else group.model_copy(
-                update={"attention": next(swapped), "index": (), "selected_tokens": None}
+                update={
+                    "attention": next(swapped),
+                    "index": (),
+                    "selected_tokens": None,
+                    "weights": tuple(w for w in group.weights if w.part not in _OF_DESIGN),
+                }
             )
             for group in self.layers
         )
         return self.model_copy(update={"layers": groups})
 
+
+# Weights that leave with the attention design of a layer.
+_OF_DESIGN = ("attention", "index")
 
 # Filled in by the attention families from their other fields.
 _DERIVED = ("n_kv_heads", "v_head_dim")
@@ -347,6 +431,14 @@ def model_to_yaml(model: ModelSpec) -> str:
     data["layers"] = [_group(group) for group in model.layers]
     if model.layer_order is not None:
         data["layer_order"] = _OneLineList(model.layer_order)
+    for key, parts in (("weights", model.weights), ("encoders", model.encoders)):
+        if parts:
+            data[key] = [_one_line(part) for part in parts]
+    if model.mtp is not None:
+        data["mtp"] = {
+            "layers": [_group(group) for group in model.mtp.layers],
+            "weights": [_one_line(one) for one in model.mtp.weights],
+        }
     for key in ("uncounted_parts", "remarks"):
         if key in data:
             data[key] = list(data[key])
@@ -369,7 +461,8 @@ def _group(group: LayerGroup) -> dict[str, Any]:
     data = _stated(group)
     if group.attention is not None:
         data["attention"] = _attention(group.attention)
-    for key, tensors in (("state", group.state), ("index", group.index)):
+    listed = (("state", group.state), ("weights", group.weights), ("index", group.index))
+    for key, tensors in listed:
         if tensors:
             data[key] = [_one_line(tensor) for tensor in tensors]
     if group.feed_forward is not None:

@@ -203,12 +203,30 @@ MODEL_KEYS = (
         "128, latent_dim: 512, rope_dim: 64, nope_dim: 128, v_head_dim: 128, query_latent_dim: "
         "1536}; lrkv as {family: lrkv, n_heads: 18, head_dim: 128, rank: 55}. An item may have "
         "window_tokens with window_kind (sliding or chunked), reuses_cache, and cached_over "
-        "(encoder: cross-attention). feed_forward decides the weights: dense, or {kind: experts, "
+        "(encoder: cross-attention); a recurrent layer has state, the update that moves it, and "
+        "its weights as matrices. feed_forward decides the weights: dense, or {kind: experts, "
         "hidden_dim: 14336, n_experts: 8, experts_per_token: 2, gated: true}.",
     ),
     Key(
         name="layer_order", unit="places in the list of layers", example="[0]",
         decides="The kind of each layer from the first to the last, where kinds alternate.",
+    ),
+    Key(
+        name="weights", unit="matrices",
+        example="[{name: per-layer embeddings, rows: 262144, cols: 8960, part: embeddings}]",
+        decides="Weights outside the layers that no other key describes; a vector has one column.",
+    ),
+    Key(
+        name="encoders", unit="parts with parameters",
+        example="[{name: vision encoder and projector, n_params: 421290864}]",
+        decides="Encoders beside the language model: weights, printed apart.",
+    ),
+    Key(
+        name="mtp", unit="layers and matrices",
+        example="{layers: [{count: 1, feed_forward: {kind: dense, hidden_dim: 14336, gated: true}, "
+        "attention: {family: gqa, n_heads: 32, n_kv_heads: 8, head_dim: 128}}], "
+        "weights: [{name: join, rows: 8192, cols: 4096}]}",
+        decides="A built-in draft module, printed apart: engines load it only for speculation.",
     ),
     Key(
         name="extra_params", unit="parameters", example="400000000",

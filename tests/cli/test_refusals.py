@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
+import lrkv_plan
 from lrkv_plan.cli.app import app
 from lrkv_plan.latency.matrix import matrix_model
 from lrkv_plan.loader import load_all_hardware, load_hardware
@@ -189,9 +192,20 @@ def test_one_row_has_one_load_and_one_scope() -> None:
     assert tight["admitted_sequences"] < tight["total_sequences"]
 
 
-def test_what_a_model_file_leaves_out_is_in_every_format() -> None:
+def changed_model(folder: Path, name: str, **changes: Any) -> str:
+    """A file with a shipped model's figures and some of its own."""
+    spec = lrkv_plan.load_model(name).model_dump(mode="json", exclude_none=True)
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump({**spec, "name": "own", **changes}))
+    return str(path)
+
+
+def test_what_a_model_file_leaves_out_is_in_every_format(tmp_path: Path) -> None:
     """A vision encoder is a bound, in the first line; recurrent layers have none and are refused."""
-    arguments = ["capacity", "gemma-4-31b", "--gpu", "h100-sxm", "--context-tokens", "8k"]
+    model = changed_model(
+        tmp_path, "gemma-4-31b", encoders=[], uncounted_parts=["vision encoder and projector"]
+    )
+    arguments = ["capacity", model, "--gpu", "h100-sxm", "--context-tokens", "8k"]
     left_out = "vision encoder and projector"
     for output_format in ("table", "markdown"):
         first = run(*arguments, "--format", output_format).stdout.splitlines()[0]
@@ -200,23 +214,37 @@ def test_what_a_model_file_leaves_out_is_in_every_format() -> None:
     assert row["weights_left_out"] == [left_out]
     assert left_out in run(*arguments, "--format", "csv").stdout
     assert rows(*arguments, "--weights", "60 GiB")[0]["weights_left_out"] == []
-    planned = run("plan", "gemma-4-31b", "--gpu", "h200").stdout.splitlines()[0]
+    planned = run("plan", model, "--gpu", "h200").stdout.splitlines()[0]
     assert planned.startswith("Upper bound, weights leave out")
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ["capacity", "nemotron-h-56b", "--gpu", "h100-sxm"],
-        ["capacity", "nemotron-h-56b", "--gpu", "h100-sxm", "--min-gpus"],
-        ["plan", "nemotron-h-56b", "--gpu", "h100-sxm"],
-        ["crossover", "nemotron-h-56b", "--gpu", "h200", "--attention", "gqa:8", "--attention",
-         "mqa"],
-        ["plot", "step-stack", "nemotron-h-56b", "--gpu", "h200", "-f", "csv"],
+        ["capacity", "MODEL", "--gpu", "h100-sxm"],
+        ["capacity", "MODEL", "--gpu", "h100-sxm", "--min-gpus"],
+        ["plan", "MODEL", "--gpu", "h100-sxm"],
+        ["crossover", "MODEL", "--gpu", "h200", "--attention", "gqa:8", "--attention", "mqa"],
+        ["plot", "step-stack", "MODEL", "--gpu", "h200", "-f", "csv"],
     ],
 )  # fmt: skip
-def test_recurrent_weights_have_no_bound(command: list[str]) -> None:
-    assert_refused(command, "the weights of 54 recurrent layers are not counted", code=3)
+def test_recurrent_weights_have_no_bound(command: list[str], tmp_path: Path) -> None:
+    layers = [
+        {**group.model_dump(mode="json", exclude_none=True), "weights": []}
+        for group in lrkv_plan.load_model("nemotron-h-56b").layers
+    ]
+    model = changed_model(tmp_path, "nemotron-h-56b", layers=layers)
+    asked = [model if word == "MODEL" else word for word in command]
+    assert_refused(asked, "the weights of 54 recurrent layers are not counted", code=3)
+
+
+def test_a_hybrid_counts_its_recurrent_weights() -> None:
+    """56,324,350,464 parameters of 2 bytes are 104.9 GiB: none fits on one card, two hold eight."""
+    asked = ["capacity", "nemotron-h-56b", "--gpu", "h100-sxm", "--context-tokens", "8k"]
+    (alone,) = rows(*asked)
+    assert alone["total_sequences"] == 0
+    (fewest,) = rows(*asked, "--min-gpus", "--sequences", "8")
+    assert fewest["n_gpus"] == 2
 
 
 def test_known_weights_are_read_by_times() -> None:

@@ -314,3 +314,74 @@ def test_biases_that_checkpoints_state_are_named_where_the_file_does_not(
     }  # fmt: skip
     assert any(key in part for part in imported(base).uncounted_parts)
     assert not any(key in part for part in imported(base, **{key: True}).uncounted_parts)
+
+
+def test_minicpm3_takes_the_width_of_a_value_from_the_heads() -> None:
+    """2,560 / 40 = 64; 62 layers keep 256 + 32 scalars of 2 bytes."""
+    model = imported(
+        {
+            "model_type": "minicpm3", "hidden_size": 2560, "num_hidden_layers": 62,
+            "num_attention_heads": 40, "q_lora_rank": 768, "kv_lora_rank": 256,
+            "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "intermediate_size": 6400,
+            "vocab_size": 73448,
+        }
+    )  # fmt: skip
+    assert bytes_per_token(model) == 62 * (256 + 32) * 2
+    # a layer: query 2560 x 768 + 768 + 768 x 40 x 96, latent 2560 x 288 + 256 + 256 x 40 x 128,
+    # output 40 x 64 x 2560, 3 x 2560 x 6400, two norms; a tied table, a last norm
+    query, latent = 2560 * 768 + 768 + 768 * 40 * 96, 2560 * 288 + 256 + 256 * 40 * 128
+    layer = query + latent + 40 * 64 * 2560 + 3 * 2560 * 6400 + 2 * 2560
+    assert parameter_count(model).model_params == 62 * layer + 73448 * 2560 + 2560
+    with pytest.raises(SpecError, match="v_head_dim: is missing"):
+        imported({**GLM_NEXT, "v_head_dim": None})
+
+
+def test_kimi_k3_gates_have_full_rank() -> None:
+    """d P of a gate instead of d h + h P; its latent layers gate their output too."""
+    base = {
+        "model_type": "kimi_linear", "hidden_size": 512, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 16, "v_head_dim": 32, "vocab_size": 1000,
+    }  # fmt: skip
+    linear = {
+        "num_heads": 8,
+        "head_dim": 32,
+        "short_conv_kernel_size": 4,
+        "full_attn_layers": [2],
+    }
+    low = parameter_count(imported({**base, "linear_attn_config": linear}))
+    gated = {**linear, "use_full_rank_gate": True}
+    full = parameter_count(
+        imported({**base, "mla_use_output_gate": True, "linear_attn_config": gated})
+    )
+    assert full.recurrent_params - low.recurrent_params == 512 * 256 - (512 * 32 + 32 * 256)
+    assert full.attention_params - low.attention_params == 512 * 256
+
+
+PLAMO2: dict[str, Any] = {
+    "model_type": "plamo2", "hidden_size": 4096, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "hidden_size_per_head": 128,
+    "intermediate_size": 16384, "vocab_size": 100000, "attention_window_size": 2048,
+    "mamba_step": 2, "mamba_d_state": 64, "mamba_d_conv": 4, "mamba_num_heads": 64,
+    "full_attention_idx": [3], "dtype": "bfloat16",
+}  # fmt: skip
+
+
+def test_plamo_2_attends_in_the_middle_of_every_step() -> None:
+    """Of 32 layers the odd ones attend; one keeps every row, 15 a window of 2,048."""
+    model = imported(PLAMO2)
+    assert kinds(model) == {("state", None): 16, ("gqa", 2048): 15, ("gqa", None): 1}
+    state = next(group.state for group in model.layers if group.state)
+    # 64 heads x 128 x 64 and 3 columns of 64 x 128, in 16 bit
+    held = sum(one.copies * one.bytes_per_copy for one in state)
+    assert held == 2 * (64 * 128 * 64 + 3 * 64 * 128)
+    assert model.uncounted_parts == ("weights of 16 recurrent layers",)
+    plain = imported(PLAMO2, mamba_enabled=False, attention_window_size=None)
+    assert kinds(plain) == {("gqa", None): 32}
+    short = imported(PLAMO2, num_hidden_layers=4, mamba_step=8, full_attention_idx=None)
+    assert kinds(short) == {("state", None): 3, ("gqa", 2048): 1}
+
+
+def test_plamo_2_without_a_step_is_an_error_that_names_it() -> None:
+    with pytest.raises(SpecError, match="mamba_step: is missing"):
+        imported(PLAMO2, mamba_step=None)

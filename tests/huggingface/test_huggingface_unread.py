@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from lrkv_plan.cli.app import app
 from lrkv_plan.errors import SpecError
 from lrkv_plan.huggingface import import_config
 from lrkv_plan.huggingface.unread import (
@@ -244,3 +248,53 @@ def test_hostile_file_is_one_short_line_and_quick(changes: dict[str, Any]) -> No
     for line in lines:
         assert len(line) <= 600
         assert line.isprintable()
+
+
+def _unknown_configs(n: int) -> list[dict[str, Any]]:
+    """Types that nobody has published, of plain shapes, every third with a key that decides."""
+    draw = random.Random(14)
+    configs = []
+    for i in range(n):
+        name = "".join(draw.choice("bcdfgklmnprstvwz") + draw.choice("aeiou") for _ in range(4))
+        heads = draw.choice([8, 16, 32, 64])
+        config = {
+            "model_type": f"{name}{draw.choice(['', '_moe', '2', '_text', '_linear'])}",
+            "hidden_size": heads * 128, "num_hidden_layers": draw.randint(4, 90),
+            "num_attention_heads": heads, "head_dim": draw.choice([64, 128, 256]),
+            "num_key_value_heads": draw.choice([1, 2, 4, 8]), "vocab_size": draw.choice([32000, 151936]),
+            "intermediate_size": 4 * heads * 128,
+            **draw.choice([{}, HARMLESS, {"rope_theta": 1e6}, {"num_experts": 64}]),
+        }  # fmt: skip
+        if i % 3 == 0:
+            key = draw.choice(sorted(HYBRID_KEYS))
+            config[key] = HYBRID_KEYS[key]
+        configs.append(config)
+    return configs
+
+
+@pytest.mark.parametrize("config", _unknown_configs(60), ids=lambda c: str(c["model_type"]))
+def test_an_unknown_type_never_gives_a_silent_full_attention_answer(config: dict[str, Any]) -> None:
+    deciding = set(config) & set(HYBRID_KEYS)
+    if deciding:
+        with pytest.raises(SpecError, match=r"is not known here|layers|attention"):
+            import_config(config, Path("m.json"))
+        return
+    with pytest.warns(UserWarning, match="is not known: a layer without a stated window or state"):
+        model = import_config(config, Path("m.json"))
+    assert any("is not known: a layer" in remark for remark in model.remarks)
+    assert all(group.feed_forward is None for group in model.layers)  # no weights are guessed
+
+
+def test_an_unknown_type_is_said_beside_every_answer(tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps({**PLAIN, "model_type": "zorblax"}))
+    for command in (["cache", str(path)], ["cache", str(path), "-f", "json"], ["shard", str(path)]):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0
+        assert "model_type 'zorblax' is not known: a layer" in done.stderr
+
+
+def test_a_known_type_warns_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        imported()

@@ -210,7 +210,7 @@ def test_one_gpu_holds_the_counted_parameters_of_every_shipped_model(path: Any) 
         with pytest.raises(SpecError, match="not stated"):
             stages(spec)
         return
-    assert stages(spec)[0].total == 2 * (counted + (spec.extra_params or 0))
+    assert stages(spec)[0].total == 2 * counted
 
 
 def test_every_weight_of_every_family_is_dealt_out_or_whole() -> None:

@@ -28,6 +28,7 @@ from lrkv_plan.latency.work import (
     StepWork,
     attention_work,
     paths_of,
+    recurrent_work,
 )
 from lrkv_plan.memory.arithmetic import arithmetic_ratio_to_mha, attention_multiply_adds
 from lrkv_plan.specs.deployment import EngineName, Parallelism
@@ -187,10 +188,12 @@ def test_attention_work_agrees(
     model = spec_of({**plain, "encoder_tokens": ENCODER})
     path = paths_of(model)[-1] if last and paths_of(model) else None
     works = iter(attention_work(model, kv_dtype=fmt, tp_size=gpus, heads_per_tile=tile, path=path))
+    updates = iter(recurrent_work(model, tp_size=gpus))
     for layer in plain["layers"]:
         if layer["state"]:
             held = cache_count.fixed_bytes(layer["state"], gpus) or 0
-            close("state traffic", next(works).fixed_bytes, 2 * held)
+            update = next(updates)
+            close("state traffic", update.state_bytes + update.conv_bytes, 2 * held)
         a = layer["attention"]
         if not a:
             continue
@@ -283,7 +286,7 @@ def test_the_weights_pass_agrees(plain: Plain, layout: Plain, fmt: str) -> None:
         return
     exact = pass_count.operations(plain, fmt, layout, path_of, weight_count)
     known = 3 * sum(held[0].values())
-    # Recurrent layers' weights are in no spec: a pass needs the weights' size.
+    # These recurrent layers state no weights: a pass needs the weights' size.
     if any(layer["state"] for layer in plain["layers"]):
         with pytest.raises(SpecError, match="recurrent layers are not counted"):
             ours()

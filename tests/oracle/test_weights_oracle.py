@@ -58,7 +58,9 @@ def test_parameters_agree(plain: Plain) -> None:
         vectors += x["count"] * norms["per_feed_forward"] * bool(block and block["kind"] != "none")
     normed = vectors * d * (1 + norms["bias"])
     agree("norm parameters", ours.norm_params, normed, plain)
-    agree("model parameters", ours.model_params, attention_of(plain) + blocks + embeddings + normed)
+    language = attention_of(plain) + blocks + embeddings + normed
+    agree("language parameters", ours.language_params, language)
+    agree("model parameters", ours.model_params, language + plain["extra_params"])
     flags = dict.fromkeys(FULL_FLAGS, False)
     full = {**plain, "layers": as_mha(plain["layers"])}
     for x in full["layers"]:

@@ -149,12 +149,15 @@ def test_capacity_of_several_is_one_table() -> None:
 
 
 def test_refused_capacities_are_kept(tmp_path: Path) -> None:
-    hybrid = "qwen3-next-80b-a3b"  # its recurrent weights are not counted
+    plain = lrkv_plan.load_model("qwen3-next-80b-a3b").model_dump(mode="json", exclude_none=True)
+    bare = [{**group, "weights": []} for group in plain["layers"]]
+    hybrid = str(tmp_path / "bare.yaml")  # its recurrent weights are not stated
+    Path(hybrid).write_text(yaml.safe_dump({**plain, "name": "bare", "layers": bare}))
     asked = ["capacity", f"{LLAMA},{hybrid}", "--gpu", "h200"]
     document = json.loads(run(*asked, "-f", "json").stdout)
     assert fault("capacity", document) is None
     assert [row["refused"] is None for row in document["rows"]] == [True, False]
-    assert document["rows"][1]["model"] == hybrid
+    assert document["rows"][1]["model"] == "bare"
     assert "recurrent layers are not counted" in run(*asked).stderr
     assert run("capacity", hybrid, "--gpu", "h200").exit_code == 3
     spelled = lrkv_plan.load_model(LLAMA).model_dump(mode="json", exclude_none=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import lrkv_plan
 from lrkv_plan.attention import registry
@@ -308,8 +310,11 @@ def test_full_attention_stands_beside_an_own_design_that_is_another(
     assert sum(value(one, "attention", (0, 0, 0, 0))[0] == "mha" for one in designs) == 1
 
 
-def test_a_bound_is_called_one() -> None:
-    grid = grid_of("olmo-3.1-32b")
+def test_a_bound_is_called_one(tmp_path: Path) -> None:
+    olmo = lrkv_plan.load_model("olmo-3.1-32b").model_dump(mode="json", exclude_none=True)
+    file = tmp_path / "olmo.yaml"
+    file.write_text(yaml.safe_dump({**olmo, "uncounted_parts": ["a vision encoder"]}))
+    grid = grid_of(str(file))
     assert verdict(grid, grid.start, "planned")[0].startswith(
-        "Upper bound, weights leave out query and key norms that span all heads: olmo-3.1-32b on "
+        "Upper bound, weights leave out a vision encoder: olmo-3.1-32b on "
     )

@@ -25,8 +25,9 @@ from lrkv_plan.schema import Flag, HeadCount, Width
 class GroupedSpec(AttentionSpec):
     """MHA, GQA and MQA: ``n_kv_heads`` key and value heads, each read by an equal group.
 
-    ``sinks`` adds one learned logit per query head. ``value_from_key`` means that values are the
-    keys before their norm and position: both are cached, one projection makes them.
+    ``sinks`` adds one learned logit per query head. ``qk_norm`` has one weight for each scalar of a
+    head, ``wide_qk_norm`` one for each scalar of all heads. ``value_from_key`` means that values
+    are the keys before their norm and position: both are cached, one projection makes them.
     """
 
     family: Literal["mha", "gqa", "mqa"]
@@ -35,6 +36,7 @@ class GroupedSpec(AttentionSpec):
     v_head_dim: Width
     qkv_bias: Flag = False
     qk_norm: Flag = False
+    wide_qk_norm: Flag = False
     sinks: Flag = False
     value_from_key: Flag = False
 
@@ -69,7 +71,7 @@ class GroupedSpec(AttentionSpec):
     def backbone(self) -> Backbone:
         return Backbone(
             self.n_heads, self.head_dim, self.v_head_dim, None,
-            self.qkv_bias, self.output_bias, self.qk_norm, self.output_gate,
+            self.qkv_bias, self.output_bias, self.qk_norm, self.output_gate, self.wide_qk_norm,
         )  # fmt: skip
 
     @override
@@ -182,7 +184,9 @@ def rotation(spec: AttentionSpec, key_scalars: int) -> dict[str, int]:
     """Rotation with appending, and norms of queries and keys, over all their scalars."""
     backbone = spec.backbone()
     width = backbone.n_heads * backbone.head_dim + key_scalars
-    return {"rotary": width} | ({"qk_norm": width} if backbone.qk_norm else {})
+    return {"rotary": width} | (
+        {"qk_norm": width} if backbone.qk_norm or backbone.wide_qk_norm else {}
+    )
 
 
 def _key_and_value(spec: GroupedSpec, model_dim: int) -> list[WeightMatrix]:
@@ -206,6 +210,8 @@ def _vectors(spec: GroupedSpec) -> list[WeightMatrix]:
         (spec.qkv_bias, "key_value_bias", kv_heads * (key_dim + spec.v_head_dim), kv_heads, True),
         (spec.qk_norm, "query_norm", key_dim, None, False),
         (spec.qk_norm, "key_norm", key_dim, None, True),
+        (spec.wide_qk_norm, "query_norm", heads * key_dim, heads, False),
+        (spec.wide_qk_norm, "key_norm", kv_heads * key_dim, kv_heads, True),
     ]
     return [
         WeightMatrix(

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lrkv_plan.memory.side_by_side import ParamsRow
+from lrkv_plan.memory.weights import mtp_params, uncounted_weights
 from lrkv_plan.report.equations import weights_equations
 from lrkv_plan.report.screen import Row, Screen, ScreenColumn, short_count, short_percent
 from lrkv_plan.report.screens.cache import Asked
@@ -95,15 +96,18 @@ def _verdict(answer: ParamsAnswer) -> Iterator[str]:
 
 
 def _total(answer: ParamsAnswer, row: ParamsRow) -> str:
-    bound = "at least " if answer.model(row).uncounted_parts else ""
+    bound = "at least " if uncounted_weights(answer.model(row)) else ""
     return f"{bound}{short_count(row.model_params or 0)} with {answer.name(row)}"
 
 
 def _left_out(answer: ParamsAnswer) -> Iterator[str]:
     for model in answer.models:
-        if model.uncounted_parts:
-            about = f"{model.name}: " if len(answer.models) > 1 else ""
-            yield f"{about}Not counted: {'; '.join(model.uncounted_parts)}."
+        about = f"{model.name}: " if len(answer.models) > 1 else ""
+        left_out = uncounted_weights(model)
+        if left_out:
+            yield f"{about}Not counted: {'; '.join(left_out)}."
+        if mtp_params(model) is None:
+            yield f"{about}The weights of its {model.draft_layers} draft layers are not known."
 
 
 def _columns(answer: ParamsAnswer) -> Iterator[ScreenColumn]:
@@ -123,7 +127,7 @@ def _columns(answer: ParamsAnswer) -> Iterator[ScreenColumn]:
 
     def total(row: Row) -> str:
         value = row["row"].model_params
-        bound = ">= " if answer.model(row["row"]).uncounted_parts else ""
+        bound = ">= " if uncounted_weights(answer.model(row["row"])) else ""
         return "-" if value is None else f"{bound}{short_count(value)}"
 
     if len(answer.models) > 1:
@@ -135,6 +139,13 @@ def _columns(answer: ParamsAnswer) -> Iterator[ScreenColumn]:
             is_number=False, drop=1,
         )  # fmt: skip
     yield ScreenColumn(title="parameters", text=total)
+    rows = answer.rows
+    if any(row.idle_params for row in rows):
+        yield ScreenColumn(title="active", text=of("active_params"))
+    if any(row.mtp_params for row in rows):
+        yield ScreenColumn(title="MTP, apart", text=of("mtp_params"))
+    if any(row.encoder_params for row in rows):
+        yield ScreenColumn(title="encoders", text=of("encoder_params"))
     yield ScreenColumn(title="K/V", text=of("kv_params"))
     yield ScreenColumn(title="of MHA", text=of("ratio_to_mha", short_percent), drop=2)
     yield ScreenColumn(title="attention", text=of("attention_params"))
@@ -146,6 +157,8 @@ def _columns(answer: ParamsAnswer) -> Iterator[ScreenColumn]:
         yield ScreenColumn(
             title="left over", text=matched("remaining_difference", lambda x: f"{x:+,}"), drop=4
         )
+    if any(row.recurrent_params for row in rows):
+        yield ScreenColumn(title="recurrent", text=of("recurrent_params"), drop=3)
     yield ScreenColumn(title="feed-forward", text=of("feed_forward_params"), drop=3)
     yield ScreenColumn(title="embeddings", text=of("embedding_params"), drop=5)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.formats import storage_format
+from lrkv_plan.memory.weights import mtp_params, uncounted_weights
 from lrkv_plan.notes import Note, definition, limit
 from lrkv_plan.report.screens.cache import (
     Asked,
@@ -412,7 +413,7 @@ def params_table(
         Column(key="width_change", title="change", text=lambda change: f"{change:+,}"),
         Column(key="remaining_difference", title="left over", text=lambda left: f"{left:+,}"),
     )
-    uncounted = {model.name: model.uncounted_parts for model in models}
+    uncounted = {model.name: uncounted_weights(model) for model in models}
     answer = ParamsAnswer(
         models=models, named=designs, asked=asked, rows=rows, matched=match_params
     )
@@ -433,9 +434,17 @@ def params_table(
             Column(key="kv_params", title="K/V weights", text=count),
             Column(key="ratio_to_mha", title="of MHA", text=percent),
             Column(key="attention_params", title="attention", text=count),
+            *_where(rows, "recurrent_params", "recurrent"),
             Column(key="feed_forward_params", title="feed-forward", text=count),
             Column(key="embedding_params", title="embeddings", text=count),
+            *_where(rows, "encoder_params", "encoder"),
             Column(key="model_params", title="model"),
+            *(
+                (Column(key="active_params", title="active", text=count),)
+                if any(row.idle_params for row in rows)
+                else ()
+            ),
+            *_where(rows, "mtp_params", "MTP, apart"),
             *(matched if match_params else ()),
         ),
         notes=tuple(
@@ -446,12 +455,21 @@ def params_table(
     )
 
 
+def _where(rows: Sequence[ParamsRow], key: str, title: str) -> tuple[Column, ...]:
+    """A column of parameters that only some models have."""
+    has_any = any(getattr(row, key) for row in rows)
+    return (Column(key=key, title=title, text=count),) if has_any else ()
+
+
 def _params_remarks(model: ModelSpec, rows: Sequence[ParamsRow]) -> Iterator[str]:
     missing = sorted({part for row in rows if row.model == model.name for part in row.missing})
     if missing:
         yield f"the whole model is unknown: {', '.join(missing)} not stated in the spec"
-    if model.uncounted_parts:
-        yield f"not counted: {'; '.join(model.uncounted_parts)}"
+    left_out = uncounted_weights(model)
+    if left_out:
+        yield f"not counted: {'; '.join(left_out)}"
+    if mtp_params(model) is None:
+        yield f"the weights of {model.draft_layers} draft layers are not known"
     yield from model.remarks
 
 

@@ -42,7 +42,7 @@ def about(
 def models_table(models: Sequence[ModelSpec], labels: Sequence[str]) -> Table:
     """The shipped models."""
     from lrkv_plan.memory.cache import bytes_per_token
-    from lrkv_plan.memory.weights import parameter_count
+    from lrkv_plan.memory.weights import parameter_count, uncounted_weights
 
     rows: list[dict[str, Any]] = [
         {
@@ -53,7 +53,7 @@ def models_table(models: Sequence[ModelSpec], labels: Sequence[str]) -> Table:
             "bytes_per_token": bytes_per_token(model),
             "model_params": parameter_count(model).model_params,
             "max_context_tokens": model.max_context_tokens,
-            "uncounted_parts": list(model.uncounted_parts),
+            "uncounted_parts": list(uncounted_weights(model)),
         }
         for model, label in zip(models, labels, strict=True)
     ]
