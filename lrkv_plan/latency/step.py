@@ -224,6 +224,10 @@ def step_time(
         [
             _attention(layer, kernel, context_tokens, rank_batch, query_tokens)
             for layer, kernel in zip(work.attention, model.kernels, strict=True)
+        ]
+        + [
+            _update(layer, update, nothing, rank_batch, query_tokens)
+            for layer, update in zip(work.recurrent, model.updates, strict=True)
         ],
         nothing,
     )

@@ -109,7 +109,7 @@ def _updates(model: StepModel, batch_size: int, query_tokens: int) -> Iterator[s
         call = recurrent_time(update, state, conv)
         low, high = update.band90
         yield (
-            f"recurrent: {count(work.layers)} layers x ("
+            f"attention, recurrent: {count(work.layers)} layers x ("
             f"{_rate(update.t0_s + update.conv_t0_s, 's')} + state {count(round(state))} B / "
             f"{_rate(update.bytes_per_s, 'B/s')} + convolution {count(round(conv))} B / "
             f"{_rate(update.conv_bytes_per_s, 'B/s')}) = {_ms(work.layers * call.time_s)} ms  "
