@@ -62,9 +62,9 @@ def test_marks_and_bars_have_ascii_forms() -> None:
         env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
     )  # fmt: skip
     text = done.stdout.decode("ascii")
-    assert "26.1 (21 to 34) m" in text
-    assert "34.9 (28 to 46) b" in text
-    assert "28.1 (22 to 39) a" in text
+    assert "26.4 (22 to 34) m" in text
+    assert "35.1 (29 to 45) b" in text
+    assert "28.4 (23 to 39) a" in text
     assert "\\u" not in text
 
 
