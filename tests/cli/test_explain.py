@@ -63,8 +63,8 @@ def test_marks_and_bars_have_ascii_forms() -> None:
     )  # fmt: skip
     text = done.stdout.decode("ascii")
     assert "26.4 (22 to 34) m" in text
-    assert "34.9 (28 to 46) b" in text
-    assert "28.1 (22 to 39) a" in text
+    assert "35.1 (29 to 45) b" in text
+    assert "28.4 (23 to 39) a" in text
     assert "\\u" not in text
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lrkv_plan import load_hardware
+from lrkv_plan import load_hardware, load_model
 from lrkv_plan.report.html import to_html
 from lrkv_plan.report.provenance import Chip
 from tests.conftest import ENDINGS, HOSTILE
@@ -191,9 +191,9 @@ def test_all_tables_are_there_without_the_script(page: Page, whole_report: Path)
 
 def test_the_page_holds_no_date_of_its_making(page: Page, whole_report: Path) -> None:
     markdown = (whole_report / "report.md").read_text()
-    price = load_hardware("h200").hourly_price
-    assert price is not None
-    dates = {"2026-11-30", str(price.read_on)}  # those of the sources
+    gpu, model = load_hardware("h200"), load_model("llama-3.1-8b")
+    assert gpu.hourly_price is not None
+    dates = {str(one.read_on) for one in (*gpu.source, *model.source, gpu.hourly_price)}
     for text in (page.source, markdown):
         assert set(re.findall(r"20\d\d-\d\d-\d\d", text)) <= dates
         for date in re.finditer(r"20\d\d-\d\d-\d\d", text):
