@@ -132,14 +132,16 @@ def checkpoint_beside(argument: Model, model: ModelSpec) -> Checkpoint | None:
     SpecError
         If they are there and incomplete or corrupt.
     """
-    from lrkv_plan.checkpoint.tensors import checkpoint_weights, has_checkpoint
-    from lrkv_plan.serving.deployment import Checkpoint
-
     if not isinstance(argument, str | Path):
         return None
     path = Path(argument)
+    if not path.exists():  # a shipped name; numpy takes longer to import than all else
+        return None
+    from lrkv_plan.checkpoint.tensors import checkpoint_weights, has_checkpoint
+    from lrkv_plan.serving.deployment import Checkpoint
+
     folder = path if path.is_dir() else path.parent
-    if not (path.exists() and has_checkpoint(folder)):
+    if not has_checkpoint(folder):
         return None
     weights = checkpoint_weights(folder)
     return Checkpoint(model=model, total_bytes=weights.total_bytes, remarks=weights.remarks)
