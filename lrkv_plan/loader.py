@@ -107,6 +107,7 @@ load_hardware = load_gpu
 
 
 _GENERATION = re.compile(rb"^generation: *([^\s#]+)", re.MULTILINE)
+_START_BYTES = 65_536  # of a profile; more than any shipped one
 
 
 def load_relatives(
@@ -124,17 +125,29 @@ def load_relatives(
     gpus = list(gpus)
     generations = {gpu.generation for gpu in gpus}
     named = {name for gpu in gpus for name in gpu.takes_after}
+    itself = {gpus[0].name} if len(gpus) == 1 else set()
     return [
         load_gpu(path)
         for path in shipped_files(HARDWARE_FOLDER, spec_dir)
-        if path.stem in named or _generation(path) in (None, *generations)
+        if path.stem not in itself and _may_lend(path, named, generations)
     ]
 
 
-def _generation(path: Path) -> str | None:
-    """The generation that a profile's first lines name in plain letters; None where not."""
-    found = _GENERATION.search(start_of_regular(path, 65_536))
-    return None if found is None else found[1].decode("utf-8", "replace").strip("\"'").lower()
+def _may_lend(path: Path, named: set[str], generations: set[str]) -> bool:
+    """Whether a profile states constants, and is named or of those generations.
+
+    Where its first lines do not say so in plain letters, it is read.
+    """
+    from lrkv_plan.specs.layer_constants import LAYER_BLOCKS
+
+    start = start_of_regular(path, _START_BYTES)
+    blocks = "|".join(("kernels", "allreduce", *LAYER_BLOCKS))
+    if len(start) < _START_BYTES and not re.search(rf"\b({blocks})\b".encode(), start):
+        return False
+    found = _GENERATION.search(start)
+    if path.stem in named or found is None:
+        return True
+    return found[1].decode("utf-8", "replace").strip("\"'").lower() in generations
 
 
 def load_all_hardware(spec_dir: str | Path | None = None) -> list[HardwareProfile]:

@@ -98,6 +98,7 @@ def attention_work(
     dcp_size: int = 1,
     heads_per_tile: int | None = None,
     path: str | None = None,
+    map_bytes: float = ACTIVATION_BYTES,
 ) -> tuple[AttentionWork, ...]:
     """Attention of all layers on one GPU of ``tp_size``.
 
@@ -107,6 +108,7 @@ def attention_work(
         the row when None. [heads]
     path : decode path by name; each layout's first when None.
     dcp_size : GPUs among which the rows of a sequence are dealt out. [GPUs]
+    map_bytes : size of a scalar of the maps that a kernel does itself. [bytes]
 
     Raises
     ------
@@ -140,7 +142,9 @@ def attention_work(
     for group in model.layers:
         if group.attention is not None:
             layout = layout_of(group.attention, model.model_dim)
-            work = _layer_work(model, group, layout, storage, tp_size, heads_per_tile, path)
+            work = _layer_work(
+                model, group, layout, storage, tp_size, heads_per_tile, path, map_bytes
+            )
             found.append(_dealt_out(work, dcp_size))
     return tuple(found)
 
@@ -215,6 +219,7 @@ def _layer_work(
     tp_size: int,
     heads_per_tile: int | None,
     path: str | None,
+    map_bytes: float,
 ) -> AttentionWork:
     layout.check_tp_size(tp_size)
     storage = group.keeps_in(storage)
@@ -242,7 +247,7 @@ def _layer_work(
         token_write_bytes=index + (written if keeps_context_rows(group) else 0.0),
         row_flops=flops * work.per_token,
         expand_row_flops=flops * work.expand_per_token,
-        call_bytes=float(ACTIVATION_BYTES * heads * inside),
+        call_bytes=float(map_bytes * heads * inside),
         token_flops=float(FLOPS_PER_MULTIPLY_ADD * heads * inside),
         rebuilt_row_scalars=work.rebuilt_per_token / tp_size,
         window_tokens=group.most_rows,
@@ -348,6 +353,7 @@ def step_work(
         attention=attention_work(
             model, kv_dtype=kv_dtype, tp_size=layout.tp_size, dcp_size=layout.dcp_size,
             heads_per_tile=heads_per_tile, path=path,
+            map_bytes=model.weights_in(weight_dtype).plain_bits / 8,
         ),
         recurrent=recurrent_work(model, tp_size=layout.tp_size),
         linear=weights_pass(

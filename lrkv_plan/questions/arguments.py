@@ -132,17 +132,19 @@ def checkpoint_beside(argument: Model, model: ModelSpec) -> Checkpoint | None:
     SpecError
         If they are there and incomplete or corrupt.
     """
+    if not isinstance(argument, str | Path):
+        return None
+    path = Path(argument)
+    if not path.exists():  # a shipped name; numpy takes longer to import than all else
+        return None
     from lrkv_plan.checkpoint.tensors import checkpoint_weights, has_checkpoint
     from lrkv_plan.gguf import gguf_bytes, is_gguf
     from lrkv_plan.serving.deployment import Checkpoint
 
-    if not isinstance(argument, str | Path):
-        return None
-    path = Path(argument)
-    if path.exists() and is_gguf(path):
+    if is_gguf(path):
         return Checkpoint(model=model, total_bytes=gguf_bytes(path))
     folder = path if path.is_dir() else path.parent
-    if not (path.exists() and has_checkpoint(folder)):
+    if not has_checkpoint(folder):
         return None
     weights = checkpoint_weights(folder)
     return Checkpoint(model=model, total_bytes=weights.total_bytes, remarks=weights.remarks)

@@ -167,7 +167,7 @@ def rows_of(a: Plain, layer: Plain, fmt: str, gpus: int, tile: int | None) -> di
 ENCODER = 150  # rows of cross-attention
 
 
-def kernel_of_layer(a: Plain, path: str, gpus: int) -> dict[str, Fraction]:
+def kernel_of_layer(a: Plain, path: str, gpus: int, weights: str = "bf16") -> dict[str, Fraction]:
     """What one layer's kernel computes on one GPU, by row and by token, and the maps it reads."""
     token, _, rebuild, rebuilt = time_count.scan_work(a, path)
     sizes = pass_count.maps(a, path) if pass_count.inside(a) else []
@@ -175,7 +175,7 @@ def kernel_of_layer(a: Plain, path: str, gpus: int) -> dict[str, Fraction]:
     return {
         "row_flops": Fraction(2 * token, gpus), "expand_row_flops": Fraction(2 * rebuild, gpus),
         "rebuilt_row_scalars": Fraction(rebuilt, gpus),
-        "call_bytes": Fraction(2 * scalars), "token_flops": Fraction(2 * scalars),
+        "call_bytes": Fraction(scalars * (4 if weights == "fp32" else 2)), "token_flops": Fraction(2 * scalars),
     }  # fmt: skip
 
 
@@ -518,7 +518,7 @@ def whole_design(
                            "window_tokens": None, "fixed_bytes": held})  # fmt: skip
         if a:
             layers.append({**told, "fixed_bytes": 0, **rows_of(a, x, kv, tp, None),
-                           **kernel_of_layer(a, path_of(a), tp)})  # fmt: skip
+                           **kernel_of_layer(a, path_of(a), tp, weights)})  # fmt: skip
         ends += n * (bool(a or x["state"]) + (block["kind"] != "none"))
         n_experts += n * (block["kind"] == "experts")
     found = pass_count.operations(plain, weights, layout, path_of, weight_count)
