@@ -44,9 +44,9 @@ class Kernel:
     ``fallback`` is the kernel whose constants stand in then; ``assumptions`` are the sentences that
     are printed with them, and ``bandwidth_left`` the assumed range of the fallback's bandwidth that
     is reached (the prediction stands at the fallback's own). ``query_heads_per_kv_head`` is the
-    shape at which the fallback is read; the layer's own when None. ``rebuilds`` means that its work
-    units are the scalars that it rebuilds, not the cached heads. ``calls`` is how tables state its
-    measured calls; None where there are no such tables.
+    shape at which the fallback is read and heads are dealt out; the layer's own when None.
+    ``rebuilds`` means that its work units are the scalars that it rebuilds, not the cached heads.
+    ``calls`` is how tables state its measured calls; None where there are no such tables.
     """
 
     name: str

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import PlacementError, SpecError, UsageError
+from lrkv_plan.latency.operation import like
+from lrkv_plan.latency.stand_ins import ENGINES
 from lrkv_plan.memory.exact import is_array, smaller
 from lrkv_plan.specs.hardware import AllReduceConstants, HardwareProfile, Network
 
@@ -166,9 +168,9 @@ def allreduce_model(
 ) -> AllReduceModel:
     """The constants to use for a group of ``n_gpus``, of the engine's own kernel where measured.
 
-    Measured for that size on this GPU, by another kernel if need be; measured there for another
-    size; measured on a GPU of the same generation (nearest link first); the datasheet's link with a
-    typical efficiency.
+    Measured for that size on this GPU; measured there for another size; measured on a GPU of the
+    same generation, in the order of ``operation.like``; the datasheet's link with a typical
+    efficiency.
 
     Raises
     ------
@@ -223,17 +225,15 @@ def _over_network(
 def _same_link(
     profile: HardwareProfile, relatives: Sequence[HardwareProfile]
 ) -> list[HardwareProfile]:
-    """Others of the same generation whose link is of the same kind, nearest rate first."""
-    link = profile.link
-    if link is None:
+    """Others of the same generation whose link is of the same kind."""
+    if profile.link is None:
         return []
-    alike = [
-        (abs(o.link.bandwidth_bytes_per_s / link.bandwidth_bytes_per_s - 1), o.name, o)
-        for o in relatives
-        if o.generation == profile.generation and o.name != profile.name and o.link is not None
-        and o.link.name.split()[0] == link.name.split()[0]
+    kind = profile.link.name.split()[0]
+    return [
+        other for other in like(profile, relatives)
+        if other.generation == profile.generation
+        and other.link is not None and other.link.name.split()[0] == kind
     ]  # fmt: skip
-    return [other for _, _, other in sorted(alike, key=lambda item: item[:2])]
 
 
 PREFIX_OF = {"tensorrt_llm": "trtllm"}  # of backends; others are called as their engine
@@ -242,15 +242,13 @@ PREFIX_OF = {"tensorrt_llm": "trtllm"}  # of backends; others are called as thei
 def _from_entries(
     profile: HardwareProfile, owner: HardwareProfile, n_gpus: int, engine: str | None
 ) -> AllReduceModel:
-    prefix = PREFIX_OF.get(engine or "", engine or "")
-    own = [e for e in owner.allreduce if _measured_as(e) == prefix]
+    asked = _prefix(engine or "")
+    own = [e for e in owner.allreduce if _measured_as(e) == asked]
     usual = [e for e in owner.allreduce if _measured_as(e) == _measured_as(owner.allreduce[0])]
-    known = own or usual
-    # One's own measurement replaces every engine's of that size (``calibrate tensor-parallel``).
-    exact = [e for e in known if e.n_gpus == n_gpus] or [
-        e for e in owner.allreduce if e.n_gpus == n_gpus
-    ]
-    entry = min(exact or known, key=lambda e: (abs(e.n_gpus - n_gpus), e.n_gpus))
+    engines = [_prefix(name) for name in ENGINES]
+    # Measured by its owner (``calibrate tensor-parallel``): before what engines' tables say.
+    mine = [e for e in owner.allreduce if e.n_gpus == n_gpus and _measured_as(e) not in engines]
+    entry = min(mine or own or usual, key=lambda e: (abs(e.n_gpus - n_gpus), e.n_gpus))
     found = _as_model(profile, owner, entry)
     if entry.n_gpus != n_gpus:
         note = f"{n_gpus} GPUs were not measured: constants of {entry.n_gpus} GPUs"
@@ -261,6 +259,10 @@ def _from_entries(
             _widened(found, GENERATION_FACTOR, "generation", note), held_out_median_error=None
         )
     return found
+
+
+def _prefix(engine: str) -> str:
+    return PREFIX_OF.get(engine, engine)
 
 
 def _measured_as(entry: AllReduceConstants) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.attention.registry import kernel_of
 from lrkv_plan.errors import SpecError, UsageError, did_you_mean
+from lrkv_plan.latency.operation import like
 from lrkv_plan.memory.exact import is_array, larger, smaller
 from lrkv_plan.specs.hardware import HardwareProfile, KernelConstants
 
@@ -240,7 +241,8 @@ def kernel_model(
     """
     asked = _checked(kernel, regime)
     kv_dtype = _SAME_WIDTH.get(kv_dtype, kv_dtype)
-    for owner in (profile, *_nearest(profile, relatives)):
+    kin = [one for one in like(profile, relatives) if one.generation == profile.generation]
+    for owner in (profile, *kin):
         entries = [e for e in owner.kernels if (e.kernel, e.kv_dtype) == (kernel, kv_dtype)]
         backend_here = backend or _engines_own(entries, engine, regime)
         wanted = [e for e in entries if _is_wanted(e, backend_here)]
@@ -288,22 +290,6 @@ def _is_wanted(entry: KernelConstants, backend: str | None) -> bool:
     return entry.preferred if backend is None else entry.backend == backend
 
 
-def _nearest(
-    profile: HardwareProfile, relatives: Sequence[HardwareProfile]
-) -> list[HardwareProfile]:
-    """Others of the same generation, the most alike in bandwidth and arithmetic first."""
-
-    def distance(other: HardwareProfile) -> tuple[float, str]:
-        ratio = other.mem_bandwidth_bytes_per_s / profile.mem_bandwidth_bytes_per_s
-        peaks = other.peak_flops_per_s, profile.peak_flops_per_s
-        shared = sorted(set(peaks[0]) & set(peaks[1]) & {"bf16", "fp16"})
-        arithmetic = [abs(math.log(peaks[0][p] / peaks[1][p])) for p in shared[:1]]
-        return abs(math.log(ratio)) + sum(arithmetic), other.name
-
-    alike = (o for o in relatives if o.generation == profile.generation and o.name != profile.name)
-    return sorted(alike, key=distance)
-
-
 def _from_entries(
     profile: HardwareProfile,
     owner: HardwareProfile,
@@ -318,7 +304,7 @@ def _from_entries(
     if hot:
         start = min(hot, key=lambda e: _distance(e, query_heads, head_dim))
         found = replace(found, short=_short(found, _as_model(profile, start)))
-    if _distance(entry, query_heads, head_dim) > 0:
+    if any(_distance(entry, query_heads, head_dim)):
         shape = f"{query_heads} query heads per cached head, head_dim {head_dim}"
         note = f"{shape}: not measured with {entry.backend}; its nearest shape is used"
         found = _widened(found, OTHER_SHAPE_FACTOR, "other_shape", note)
@@ -345,15 +331,21 @@ def _short(cold: KernelModel, hot: KernelModel) -> ShortCalls | None:
     )
 
 
-def _distance(entry: KernelConstants, query_heads: int, head_dim: int | None) -> float:
-    """0 for a shape that the entry covers, else how far off it is on a log scale."""
-    off = 0.0
+def _distance(
+    entry: KernelConstants, query_heads: int, head_dim: int | None
+) -> tuple[float, float]:
+    """How far off the entry's widths and numbers of heads are, on log scales; 0 where covered.
+
+    The width counts first: designs of one width then share its tiles, whatever their heads, so that
+    fewer cached heads never take the constants of a slower width.
+    """
+    off_width = off_heads = 0.0
+    if head_dim is not None and not entry.covers_head_dim(head_dim) and entry.head_dims:
+        off_width = min(abs(math.log(head_dim / width)) for width in entry.head_dims)
     if not entry.covers_query_heads(query_heads) and entry.query_heads_per_kv_head:
         ends = entry.query_heads_per_kv_head
-        off += min(abs(math.log(query_heads / end)) for end in ends)
-    if head_dim is not None and not entry.covers_head_dim(head_dim) and entry.head_dims:
-        off += min(abs(math.log(head_dim / width)) for width in entry.head_dims)
-    return off
+        off_heads = min(abs(math.log(query_heads / end)) for end in ends)
+    return off_width, off_heads
 
 
 def _as_model(profile: HardwareProfile, entry: KernelConstants) -> KernelModel:

@@ -7,7 +7,6 @@ constants. Each step widens the band and says so in a note. ``stand_ins`` come b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -166,24 +165,19 @@ def _lenders(
 
 
 def like(hardware: HardwareProfile, relatives: Sequence[HardwareProfile]) -> list[HardwareProfile]:
-    """Other GPUs that may lend constants: those of its generation that it takes after, the nearest
-    others of the generation, and last those of another generation that it takes after.
+    """Other GPUs that may lend constants: those of its generation that it takes after, the others
+    of the generation by name, and last those of another generation that it takes after.
+
+    The order does not depend on a GPU's rates: a faster one would take others' constants, and could
+    come out slower.
     """
-    named = hardware.takes_after
     by_name = {other.name: other for other in relatives if other.name != hardware.name}
-
-    def distance(other: HardwareProfile) -> tuple[float, str]:
-        ratio = other.mem_bandwidth_bytes_per_s / hardware.mem_bandwidth_bytes_per_s
-        peaks = other.peak_flops_per_s, hardware.peak_flops_per_s
-        shared = sorted(set(peaks[0]) & set(peaks[1]) & {"bf16", "fp16"})
-        arithmetic = [abs(math.log(peaks[0][p] / peaks[1][p])) for p in shared[:1]]
-        return abs(math.log(ratio)) + sum(arithmetic), other.name
-
-    after = [by_name[name] for name in named if name in by_name]
-    first = [other for other in after if other.generation == hardware.generation]
-    alike = [o for o in by_name.values() if o.generation == hardware.generation]
-    nearest = sorted((o for o in alike if o not in first), key=distance)
-    return [*first, *nearest, *(other for other in after if other not in first)]
+    after = [by_name[name] for name in hardware.takes_after if name in by_name]
+    alike = [by_name[name] for name in sorted(by_name)]
+    alike = [other for other in alike if other.generation == hardware.generation]
+    first = [other for other in after if other in alike]
+    rest = [other for other in alike if other not in first]
+    return [*first, *rest, *(other for other in after if other not in first)]
 
 
 def _found(

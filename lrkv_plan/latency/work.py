@@ -41,7 +41,7 @@ class AttentionWork:
     kernel: str
     layers: int
     n_heads: int  # query heads on this GPU
-    n_copies: int = 1  # cached heads on this GPU: work units per sequence
+    n_copies: int = 1  # heads that the kernel deals out on this GPU: work units per sequence
     head_dim: int = 0  # width of a cached row
     row_read_bytes: float = 0.0
     index_row_bytes: float = 0.0
@@ -178,6 +178,7 @@ def _layer_work(
     index = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in group.index)
     written = sum(float(n * storage.of_tensor(t.stored_as).row_bytes(t.width)) for t, n in cached)
     flops = FLOPS_PER_MULTIPLY_ADD / tp_size
+    together = kernel_of(work.kernel).query_heads_per_kv_head
     inside = sum(product.rows * product.cols for product in work.in_kernel)  # of one head
     read = sum(
         _reads(heads, n, heads_per_tile)
@@ -190,7 +191,7 @@ def _layer_work(
         kernel=work.kernel,
         layers=group.count,
         n_heads=heads,
-        n_copies=max(copies for _, copies in cached),
+        n_copies=heads // together if together else max(copies for _, copies in cached),
         head_dim=cached[0][0].width,
         row_read_bytes=read,
         index_row_bytes=index,

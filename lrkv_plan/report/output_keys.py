@@ -675,7 +675,8 @@ def _roofline_picture() -> Answer:
 def _crossover_map() -> Answer:
     inputs = {
         **FOR_MODEL, "gpu": str, "attention": list[str], "kv_dtype": str,
-        "weight_dtype": str | None, "tp_size": int, "over": Literal["rank", "batch_size"],
+        "weight_dtype": str | None, "tp_size": int, "engine": str,
+        "over": Literal["rank", "batch_size"],
         "context_tokens": list[int], "batch_size": int | None, "query_tokens": int,
     }  # fmt: skip
     rows = []
@@ -691,7 +692,7 @@ def _crossover_map() -> Answer:
 
 
 def _step_stack() -> Answer:
-    inputs = {**_STEP_INPUTS, "weight_bytes": int | None}
+    inputs = {**_STEP_INPUTS, "weight_bytes": int | None, "engine": str}
     del inputs["weight_bytes_per_gpu"]
     part: Shape = {"series": str, "time_s": float, "attention": str}
     band = part | {"low_time_s": float, "high_time_s": float}

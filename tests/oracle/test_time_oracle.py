@@ -151,6 +151,8 @@ def rows_of(a: Plain, layer: Plain, fmt: str, gpus: int, tile: int | None) -> di
         read += row * (1 if tile is None else -(-sharing // tile))
         written += row
         copies = max(copies, here)
+    if a["family"] == "lrkv":
+        copies = heads  # dealt out one by one at every rank, 0 included
     index = cache_count.fixed_bytes(layer["index"], gpus) or 0
     own = cache_count.keeps_rows(layer) and layer["cached_over"] == "context"
     return {

@@ -41,7 +41,7 @@ def test_designs_that_take_the_same_are_one_row() -> None:
     # Rotated keys need no product for queries: 32 x (4.1 - 0.5) us of 28.39 ms, 0.4 %.
     answer = lrkv_plan.plan(LLAMA, gpu="h100-sxm")
     times = {row["attention"]: row["tpot_s"] for row in answer.rows}
-    assert 0.995 < times[ROTATED] / times["lrkv:16"] < 0.997
+    assert 0.9955 < times[ROTATED] / times["lrkv:16"] < 0.9965
     text = draw(screen_of(answer.table), width=160)
     assert f"\n{ROTATED} is as lrkv:16, times within 1 %.\n" in text
     assert text.count("\nlrkv:16") == 2  # the row and that sentence

@@ -355,10 +355,15 @@ FAMILIES = (
                 bandwidth_left=(0.75, 1.0),
                 query_heads_per_kv_head=1,  # every head has latents of its own
             ),
-            Kernel(name="low_rank_expand", fallback="low_rank", rebuilds=True),
-            Kernel(name="low_rank_inside", fallback="low_rank"),
-            Kernel(name="low_rank_expand_inside", fallback="low_rank_expand", rebuilds=True),
-            Kernel(name="low_rank_materialised", fallback="low_rank", rebuilds=True),
+            *(
+                Kernel(name=name, fallback=fallback, rebuilds=rebuilds, query_heads_per_kv_head=1)
+                for name, fallback, rebuilds in (
+                    ("low_rank_expand", "low_rank", True),
+                    ("low_rank_inside", "low_rank", False),
+                    ("low_rank_expand_inside", "low_rank_expand", True),
+                    ("low_rank_materialised", "low_rank", True),
+                )
+            ),
         ),
         planned=(
             Planned(
