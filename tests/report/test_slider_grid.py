@@ -14,6 +14,7 @@ import lrkv_plan
 from lrkv_plan.attention import registry
 from lrkv_plan.loader import load_all_hardware
 from lrkv_plan.questions.arguments import deployment_of
+from lrkv_plan.report import explorer
 from lrkv_plan.report.explorer import GridDesign, Measure, SliderGrid, slider_grid
 from lrkv_plan.report.html import start_command
 from lrkv_plan.report.request import ReportRequest, settle
@@ -155,10 +156,17 @@ def test_a_line_under_another_is_told_from_one_that_is_not(grid: SliderGrid) -> 
     assert {name for name in named if not name.startswith("lrkv")} == {"gqa:32"}
 
 
-def test_a_line_that_leaves_another_somewhere_is_drawn() -> None:
-    # Heads of 256: rebuilding keys of 112 numbers each takes up to 23 % of a step longer.
-    apart = grid_of("gemma-3-12b")
-    assert [one.line for one in apart.designs if one.is_covered] == []
+@pytest.mark.parametrize(("factor", "is_covered"), [(1.0, True), (0.98, True), (1.04, False)])
+def test_a_line_that_leaves_another_somewhere_is_drawn(
+    grid: SliderGrid, factor: float, is_covered: bool
+) -> None:
+    own = grid.designs[0]
+    steps = own.measure("step_s")
+    last = (*steps.values[:-1], factor * steps.values[-1])
+    moved = tuple(replace(m, values=last) if m.key == "step_s" else m for m in own.measures)
+    assert explorer._is_covered(replace(own, measures=moved), [own]) == is_covered
+    elsewhere = replace(own, measures=moved, sets=("another",))
+    assert not explorer._is_covered(elsewhere, [own])
 
 
 def test_designs_that_are_asked_for_are_lines_too() -> None:
