@@ -133,6 +133,7 @@ def cases() -> Iterator[tuple[str, bytes, list[str]]]:
         yield name, damage(chance.choice(sources)), command
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_two_thousand_damaged_files_each_end_in_one_clear_line(tmp_path: Path) -> None:
     runner = CliRunner()

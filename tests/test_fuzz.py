@@ -28,6 +28,7 @@ N_INPUTS = 300
 AMPLE_S = 60.0  # of processor time: a hang all the same, and no other process can lengthen it
 
 
+@pytest.mark.slow
 def test_no_input_ends_in_a_traceback_a_hang_or_half_a_file(tmp_path: Path) -> None:
     findings = search(SEED, range(N_INPUTS), tmp_path, processor_s=AMPLE_S)
     assert not findings.counts, "\n".join(findings.lines())

@@ -16,6 +16,8 @@ from lrkv_plan.calibration.samples import BYTES_PER_SCALAR, group_key, read_rows
 from lrkv_plan.latency.kernel import kernel_model, kernel_time
 from lrkv_plan.loader import HARDWARE_FOLDER, shipped_files
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = Path(__file__).parent / "golden" / "kernel_sample.csv"
 PROFILES = {
     "a100_sxm": "a100-sxm-80gb", "h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200",

@@ -179,7 +179,7 @@ def weights_pass(
     >>> from lrkv_plan import load_model
     >>> found = weights_pass(load_model("llama-3.1-8b"), weight_dtype="bf16")
     >>> [(m.name, m.inputs, m.outputs, m.layers) for m in found.matrices][:2]
-    [('hidden', 4096, 6144, 32), ('heads', 4096, 4096, 32)]
+    [('hidden', 4096, 6144.0, 32), ('heads', 4096.0, 4096.0, 32)]
     """
     check_model("model", model)
     parallel = Parallelism() if parallel is None else check_is("parallel", parallel, Parallelism)

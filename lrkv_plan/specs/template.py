@@ -233,6 +233,12 @@ MODEL_KEYS = (
         decides="Weights outside the layers, such as a vision tower.",
     ),
     Key(
+        name="media", unit="largest items of a vision encoder",
+        example="{image_tokens: 16384, patches_per_token: 4, video_pair_tokens: 16384, "
+        "encoder_dim: 1280}",
+        decides="What vLLM's start-up profiles with images and videos, which the cache then lacks.",
+    ),
+    Key(
         name="uncounted_parts", unit="texts", example="[vision tower]",
         decides="Parts whose weights are not counted; answers then call their figures bounds.",
     ),

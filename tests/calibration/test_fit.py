@@ -22,6 +22,8 @@ from lrkv_plan.calibration.table_fit import AllReduceSamples, fit_allreduce, log
 from lrkv_plan.errors import CalibrationError
 from lrkv_plan.latency.kernel import FORMS
 
+pytestmark = pytest.mark.slow
+
 TRUE = {"t0_s": 2e-5, "beta": 0.78, "phi": 0.45, "work_unit_s": 5e-8, "full_work_units": 60.0}
 
 

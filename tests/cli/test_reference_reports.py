@@ -12,6 +12,8 @@ from lrkv_plan.cli.reference_reports import REFERENCES, listing_text, write_all
 from lrkv_plan.errors import UsageError
 from lrkv_plan.report.folder import is_report_path
 
+pytestmark = pytest.mark.slow
+
 REPORTS = Path(__file__).parent.parent.parent / "reports"
 
 

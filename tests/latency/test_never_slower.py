@@ -133,6 +133,7 @@ def of_one_kernel(step: StepModel, other: StepModel) -> bool:
     return all(constants(a) == constants(b) and a.form != "no_split" for a, b in pairs)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     designs(), st.sampled_from(sorted(PROFILES)), st.sampled_from(ENGINES), parallels(),

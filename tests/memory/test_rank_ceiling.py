@@ -150,6 +150,7 @@ def test_ranks_as_an_array(paper: ModelSpec) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_the_solver_agrees_with_brute_force_over_all_ranks() -> None:
     """Random heads, widths, budgets, alignments, options and GPUs; bytes counted apart."""
     random_state = random.Random(20_261_130)

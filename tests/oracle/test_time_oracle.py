@@ -463,6 +463,7 @@ def same_crossings(ours: Crossover, oracle: Any, *about: Any) -> None:
     agree("crossings", [(c.at, c.faster_after) for c in ours.crossings], changes, *about)
 
 
+@pytest.mark.slow
 @examples(30)
 @given(PAIRS, st.integers(1, 32), st.integers(1, 3))
 def test_context_crossings_agree_with_a_linear_scan(
@@ -508,14 +509,12 @@ def whole_design(
     tp, ep = layout["tp"], layout["ep"]
     if stages_of(plain, weights, layout) is None:
         return None
-    layers, ends, n_experts = [], 0, 0
+    layers, updates, ends, n_experts = [], [], 0, 0
     for x in plain["layers"]:
         a, block, n = x["attention"], x["feed_forward"] or {"kind": "none"}, x["count"]
         told = {"layers": n, "form": "base", "rebuilding": False, "constants": DATASHEET}
         if x["state"]:
-            held = 2 * (cache_count.fixed_bytes(x["state"], tp) or 0)
-            layers.append({**told, **dict.fromkeys(NUMBERS, 0), "n_copies": 1, "fixed_rows": None,
-                           "window_tokens": None, "fixed_bytes": held})  # fmt: skip
+            updates.append({"layers": n, **moved_of(x["state"], tp)})
         if a:
             layers.append({**told, "fixed_bytes": 0, **rows_of(a, x, kv, tp, None),
                            **kernel_of_layer(a, path_of(a), tp, weights)})  # fmt: skip
@@ -528,15 +527,22 @@ def whole_design(
     # Start, and a token's 16-bit row to and from every other GPU at 40 % of the link.
     token_s = Fraction(2 * 2 * (ep - 1) * plain["model_dim"]) / Fraction(0.4 * LINK)
     return {
-        "layers": layers, "layout": layout, "all_reduce": REDUCING, **WITHOUT_TABLES, **found,
+        "layers": layers, "updates": updates, "layout": layout, "all_reduce": REDUCING, **WITHOUT_TABLES, **found,
         "n_all_reduces": ends - exchanged if tp > 1 else 0,
         "all_reduce_token_bytes": 2 * plain["model_dim"],
         "n_exchanges": exchanged, "exchange": (40e-6, token_s), "engine": engine_of(engine),
     }  # fmt: skip
 
 
-NUMBERS = ("row_read_bytes", "index_row_bytes", "token_write_bytes", "row_flops",
-           "expand_row_flops", "rebuilt_row_scalars", "call_bytes", "token_flops")  # fmt: skip
+def moved_of(state: list[Plain], tp: int) -> Plain:
+    """State read and written; a tensor that grows by draft tokens is a convolution's window."""
+    windows = [t for t in state if t["bytes_per_draft_token"]]
+    others = [t for t in state if not t["bytes_per_draft_token"]]
+    grown = [{**t, "bytes_per_copy": t["bytes_per_draft_token"]} for t in windows]
+    held = [2 * (cache_count.fixed_bytes(some, tp) or 0) for some in (others, windows, grown)]
+    return dict(zip(("state", "window", "column"), held, strict=True))
+
+
 ONE_GPU = {"tp": 1, "dp": 1, "ep": 1, "pp": 1}
 
 
@@ -598,6 +604,7 @@ def test_comparisons_of_whole_models_agree(
     same_crossings(ours, time_count.crossings(times.__getitem__, times), plain, texts, over, fmt)
 
 
+@pytest.mark.slow
 @examples(250)
 @given(
     models(), layouts(), KV_FORMATS, st.sampled_from(weight_count.NAMES),

@@ -19,6 +19,8 @@ from lrkv_plan.report.screen import Row, Screen, draw, printable
 from lrkv_plan.report.tables import Table, explained, screen_of
 from tests.checkpoint.synthetic import llama_folder, planted
 
+pytestmark = pytest.mark.slow
+
 # {checkpoint} is a folder of two small layers.
 SHOWN = (
     "cache llama-3.1-8b",

@@ -18,6 +18,8 @@ from lrkv_plan.serving.engines.vllm import GRAPHS_GIB, rotary_table_bytes
 from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.units import GIB
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fit_vllm_budget.py"
 LLAMA = lrkv_plan.load_model("llama-3.1-8b")
 

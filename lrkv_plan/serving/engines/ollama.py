@@ -44,4 +44,5 @@ ENGINE = replace(
     pool=pool,
     reads=frozenset({"max_batched_tokens", "max_num_seqs"}),
     steps_of="llama_cpp",
+    launch=None,  # a model file and OLLAMA_CONTEXT_LENGTH, no command line
 )
