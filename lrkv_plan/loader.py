@@ -128,7 +128,7 @@ def load_relatives(
     itself = {gpus[0].name} if len(gpus) == 1 else set()
     return [
         load_gpu(path)
-        for path in shipped_files(HARDWARE_FOLDER, spec_dir)
+        for path in _profiles(spec_dir)
         if path.stem not in itself and _may_lend(path, named, generations)
     ]
 
@@ -142,7 +142,7 @@ def _may_lend(path: Path, named: set[str], generations: set[str]) -> bool:
 
     start = start_of_regular(path, _START_BYTES)
     blocks = "|".join(("kernels", "allreduce", *LAYER_BLOCKS))
-    if len(start) < _START_BYTES and not re.search(rf"\b({blocks})\b".encode(), start):
+    if len(start) < _START_BYTES and not re.search(rf"\b({blocks})[\"']? *:".encode(), start):
         return False
     found = _GENERATION.search(start)
     if path.stem in named or found is None:
@@ -152,7 +152,19 @@ def _may_lend(path: Path, named: set[str], generations: set[str]) -> bool:
 
 def load_all_hardware(spec_dir: str | Path | None = None) -> list[HardwareProfile]:
     """Every shipped profile, those in ``spec_dir`` first. Raises ``SpecError`` for a bad file."""
-    return [load_gpu(path) for path in shipped_files(HARDWARE_FOLDER, spec_dir)]
+    return [load_gpu(path) for path in _profiles(spec_dir)]
+
+
+_MODEL = re.compile(rb"^model_dim *:", re.MULTILINE)
+
+
+def _profiles(spec_dir: str | Path | None) -> list[Path]:
+    """Files of profiles; models in one's own folder are passed over."""
+    own = None if spec_dir is None else Path(spec_dir)
+    return [
+        path for path in shipped_files(HARDWARE_FOLDER, spec_dir)
+        if path.parent != own or not _MODEL.search(start_of_regular(path, _START_BYTES))
+    ]  # fmt: skip
 
 
 def find_hardware(
@@ -166,7 +178,7 @@ def find_hardware(
     if path is not None:
         return validate(HardwareProfile, read_yaml(path), path), path
     wanted, aliases = str(argument).lower(), set()
-    for candidate in shipped_files(HARDWARE_FOLDER, spec_dir):
+    for candidate in _profiles(spec_dir):
         profile = validate(HardwareProfile, read_yaml(candidate), candidate)
         if wanted in profile.aliases:
             return profile, candidate

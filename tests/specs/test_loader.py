@@ -11,7 +11,13 @@ import pytest
 
 from lrkv_plan import load_hardware, load_model
 from lrkv_plan.errors import SpecError
-from lrkv_plan.loader import HARDWARE_FOLDER, MODEL_FOLDER, load_all_hardware, shipped_files
+from lrkv_plan.loader import (
+    HARDWARE_FOLDER,
+    MODEL_FOLDER,
+    load_all_hardware,
+    load_relatives,
+    shipped_files,
+)
 from lrkv_plan.specs.model import model_to_yaml
 
 GOOD = """
@@ -262,6 +268,31 @@ def test_shipped_hardware_names_and_aliases_are_unique() -> None:
 def test_spec_dir_shadows_the_shipped_files(tmp_path: Path) -> None:
     shutil.copy(shipped_files(HARDWARE_FOLDER)[0], tmp_path / "mine.yaml")
     assert tmp_path / "mine.yaml" in shipped_files(HARDWARE_FOLDER, tmp_path)
+
+
+def test_a_folder_of_ones_own_holds_models_beside_gpus(tmp_path: Path) -> None:
+    shutil.copy(shipped("qwen3-30b-a3b", MODEL_FOLDER), tmp_path / "mine.yaml")
+    assert [gpu.name for gpu in load_all_hardware(tmp_path)] == [
+        gpu.name for gpu in load_all_hardware()
+    ]
+    h100 = load_hardware("h100-sxm")
+    assert load_relatives([h100], tmp_path) == load_relatives([h100])
+
+
+def test_relatives_are_those_that_may_lend(tmp_path: Path) -> None:
+    # H100 NVL, H100 PCIe and H20-3e state no constants; the GPU itself lends itself nothing.
+    found = {gpu.name for gpu in load_relatives([load_hardware("h100-sxm")])}
+    assert found == {"h200", "h20", "h800"}
+    assert {gpu.name for gpu in load_relatives([load_hardware("rtx-4090")])} == {"l40s"}
+    both = [load_hardware("h100-sxm"), load_hardware("h200")]
+    assert {"h100-sxm", "h200"} <= {gpu.name for gpu in load_relatives(both)}
+    shutil.copy(shipped("h200"), tmp_path / "mine.yaml")
+    assert len(load_relatives([load_hardware("h100-sxm")], tmp_path)) == 4
+
+
+def shipped(name: str, folder: str = HARDWARE_FOLDER) -> Path:
+    (path,) = (one for one in shipped_files(folder) if one.stem == name)
+    return path
 
 
 def test_what_a_path_leads_to_is_told(tmp_path: Path) -> None:
