@@ -180,6 +180,15 @@ def test_the_equations_hold_the_rows_numbers() -> None:
     assert "weights: spec arithmetic, bf16" in text
 
 
+def test_a_long_named_own_design_leaves_room_for_its_time() -> None:
+    place = {"gpu": "8xh200", "tpot_ms": 50}
+    (row,) = [line for line in screen("deepseek-v3", **place) if line.startswith("mla:512+64 ")]
+    assert re.search(r"[0-9]+\.[0-9] \([0-9]+ to [0-9]+\) [●◐○]", row)
+    assert row.endswith("memory, may miss")
+    asked = screen("deepseek-v3", **place, attention=["gqa:8,head_dim=64", "gqa:8"])
+    assert any(line.startswith("gqa:8,head_dim=64 ") for line in asked)
+
+
 def test_what_lrkv_assumes_is_explained() -> None:
     answer = lrkv_plan.capacity(LLAMA, gpu=H100, attention="lrkv:16", tpot_ms=50)
     notes = " ".join(note.text for note in answer.notes if note.kind == "assumption")

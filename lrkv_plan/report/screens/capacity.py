@@ -24,10 +24,18 @@ from lrkv_plan.report.screen import (
     with_band,
     wrapped,
 )
-from lrkv_plan.report.screens.words import gpu_words, legend, sharing_words, tokens, users
+from lrkv_plan.report.screens.words import (
+    brief,
+    gpu_words,
+    legend,
+    sharing_words,
+    tokens,
+    users,
+)
 from lrkv_plan.report.tables import count
 from lrkv_plan.report.time_equations import step_equations
 from lrkv_plan.serving.capacity import MOST_CONTEXT_TOKENS
+from lrkv_plan.specs.design import design_label
 
 if TYPE_CHECKING:
     from lrkv_plan.latency.step import StepModel
@@ -374,7 +382,8 @@ def _columns(shown: Sequence[Answer], asked: CapacityAsked) -> Iterator[ScreenCo
     if varies(lambda one: one.model and one.model.name):
         yield _column("model", lambda one: one.model.name if one.model else "-", is_number=False)
     if designs or len(shown) == 1:
-        yield _column("design", lambda one: one.attention, is_number=False)
+        names = _names([one.attention for one in shown], asked)
+        yield _column("design", lambda one: names[one.attention], is_number=False)
     if kinds:
         yield _column("GPUs", _kind, is_number=False)
     if varies(layout_words) or (kinds and any(_n_gpus(one) > 1 for one in shown)):
@@ -400,6 +409,13 @@ def _columns(shown: Sequence[Answer], asked: CapacityAsked) -> Iterator[ScreenCo
         yield _column("$/user/h", _usd_per_user, drop=8)
     yield _column("bound by", lambda one: _bound(one, asked), is_number=False, drop=2,
                   tone=lambda one: _bound_tone(one, asked))  # fmt: skip
+
+
+def _names(labels: Sequence[str], asked: CapacityAsked) -> dict[str, str]:
+    """Designs as the table names them: a model's own without its options."""
+    own = {design_label(model) for model in asked.models}
+    pairs = zip(labels, brief(labels), strict=True)
+    return {label: name if label in own else label for label, name in pairs}
 
 
 def _user_columns(shown: Sequence[Answer], asked: CapacityAsked) -> Iterator[ScreenColumn]:

@@ -24,6 +24,7 @@ from lrkv_plan.report.screen import (
 from lrkv_plan.report.screens.rank import budget_words
 from lrkv_plan.report.screens.words import (
     a_token,
+    brief,
     counted,
     gpu_words,
     legend,
@@ -100,7 +101,12 @@ def said_beside(notes: Sequence[Any]) -> list[Note]:
 
 def plan_screen(answer: PlanAnswer, ask: Ask | None) -> Screen:
     """What the own design serves, LRKV in the same cache, and a row per design."""
-    rows = [{"row": row} for row in told_apart(answer.plan.rows)]
+    kept = told_apart(answer.plan.rows)
+    names = brief([row.attention for row in kept])
+    rows = [
+        {"row": row, "name": f"{name}  own" if row is answer.own else row.attention}
+        for row, name in zip(kept, names, strict=True)
+    ]
     return Screen(
         verdict=tuple(_verdict(answer)),
         columns=_columns(answer, rows),
@@ -204,7 +210,7 @@ def _columns(answer: PlanAnswer, rows: Sequence[Row]) -> tuple[ScreenColumn, ...
     each = "KiB/token" if answer.plan.parallel.tp_size == 1 else "KiB/token/GPU"
     priced = any(one["row"].load and one["row"].load.usd_per_million_tokens for one in rows)
     columns = [
-        ScreenColumn(title="design", text=_name, is_number=False),
+        ScreenColumn(title="design", text=lambda shown: str(shown["name"]), is_number=False),
         ScreenColumn(title=each, text=_of_row(lambda row: short(_kib(row))), drop=3),
         ScreenColumn(
             title="of own", drop=5,
@@ -246,11 +252,6 @@ def _of_row(write: Callable[[PlanRow], str]) -> Callable[[Row], str]:
 
 def _of_load(write: Callable[[Admission], str]) -> Callable[[Row], str]:
     return lambda shown: "-" if shown["row"].load is None else write(shown["row"].load)
-
-
-def _name(shown: Row) -> str:
-    row = shown["row"]
-    return f"{row.attention}{'  own' if row.role == 'own design' else ''}"
 
 
 def _kib(row: PlanRow) -> float:

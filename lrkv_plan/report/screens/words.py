@@ -137,13 +137,15 @@ def brief(labels: Sequence[str]) -> list[str]:
 
     Examples
     --------
-    >>> brief(["mla:512+64,query_latent_dim=1536", "gqa:8"])
-    ['mla:512+64', 'gqa:8']
-    >>> brief(["lrkv:16", "lrkv:16,groups=2"])
-    ['lrkv:16', 'lrkv:16,groups=2']
+    >>> brief(["mla:512+64,query_latent_dim=1536", "lrkv:16", "lrkv:16,groups=2"])
+    ['mla:512+64', 'lrkv:16', 'lrkv:16,groups=2']
     """
-    shortened = [label.partition(",")[0] for label in labels]
-    return shortened if len(set(shortened)) == len(set(labels)) else list(labels)
+    distinct = [label.partition(",")[0] for label in dict.fromkeys(labels)]
+    shortened = (label.partition(",")[0] for label in labels)
+    return [
+        short if distinct.count(short) == 1 else label
+        for short, label in zip(shortened, labels, strict=True)
+    ]
 
 
 def deciding_products(label: str, option: str, seconds: float) -> str:
