@@ -371,8 +371,8 @@ _WEIGHT_FORMATS = (
     ),
     *(
         WeightFormat(
-            name=name, operand="int8_wo" if name == "q8_0" else "int4_wo",
-            bits_per_scalar=int(name[1]), mixture=mixture, quantised_parts=LINEAR_PARTS,
+            name=name, operand=mixture.operand, bits_per_scalar=mixture.bits_per_scalar,
+            mixture=mixture.parts, quantised_parts=LINEAR_PARTS,
             source="block types of ggml, mixed as llama.cpp's quantize does (2026-11)",
         )
         for name, mixture in MIXTURES.items()

@@ -61,6 +61,15 @@ _HALF, _EIGHTH = Fraction(1, 2), Fraction(1, 8)
 _DOWN, _VALUES = Fraction(1, 3), Fraction(1, 10)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """Block types by part of the model, and how measured kernels know most of its matrices."""
+
+    bits_per_scalar: int
+    operand: str
+    parts: Mapping[str, Shares]
+
+
 def _mixed(base: str, more: str, layers: Fraction, head: str = "q6_k") -> Mapping[str, Shares]:
     def part(share: Fraction) -> Shares:
         return ((_ALL - share * layers, base), (share * layers, more))
@@ -72,28 +81,30 @@ def _mixed(base: str, more: str, layers: Fraction, head: str = "q6_k") -> Mappin
     }  # fmt: skip
 
 
-MIXTURES: Mapping[str, Mapping[str, Shares]] = {
-    "q8_0": _mixed("q8_0", "q8_0", _HALF, head="q8_0"),
-    "q6_k": _mixed("q6_k", "q6_k", _HALF),
-    "q5_k_m": _mixed("q5_k", "q6_k", _HALF),
-    "q4_k_m": _mixed("q4_k", "q6_k", _HALF),
-    "q4_k_s": _mixed("q4_k", "q5_k", _EIGHTH),
-    "q4_0": _mixed("q4_0", "q4_1", _EIGHTH),
-}
+MIXTURES = {
+    "q8_0": Mixture(
+        bits_per_scalar=8, operand="int8_wo", parts=_mixed("q8_0", "q8_0", _HALF, head="q8_0")
+    ),
+    "q6_k": Mixture(bits_per_scalar=6, operand="int4_wo", parts=_mixed("q6_k", "q6_k", _HALF)),
+    "q5_k_m": Mixture(bits_per_scalar=5, operand="int4_wo", parts=_mixed("q5_k", "q6_k", _HALF)),
+    "q4_k_m": Mixture(bits_per_scalar=4, operand="int4_wo", parts=_mixed("q4_k", "q6_k", _HALF)),
+    "q4_k_s": Mixture(bits_per_scalar=4, operand="int4_wo", parts=_mixed("q4_k", "q5_k", _EIGHTH)),
+    "q4_0": Mixture(bits_per_scalar=4, operand="int4_wo", parts=_mixed("q4_0", "q4_1", _EIGHTH)),
+}  # fmt: skip
 
 
-def mixed_bits(mixture: Mapping[str, Shares], part: str, inputs: int) -> Fraction:
+def mixed_bits(parts: Mapping[str, Shares], part: str, inputs: int) -> Fraction:
     """Mean bits of a weight of a part, in a matrix of that many inputs. [bits]
 
     Examples
     --------
-    >>> float(mixed_bits(MIXTURES["q4_k_m"], "feed_forward", 4096))  # 4.5 + (6.5625 - 4.5) / 6
+    >>> float(mixed_bits(MIXTURES["q4_k_m"].parts, "feed_forward", 4096))  # 4.5 + 2.0625 / 6
     4.84375
-    >>> float(mixed_bits(MIXTURES["q4_k_m"], "head", 2880))  # no multiple of 256: q8_0
+    >>> float(mixed_bits(MIXTURES["q4_k_m"].parts, "head", 2880))  # no multiple of 256: q8_0
     8.5
     """
     total = Fraction(0)
-    for share, name in mixture[part]:
+    for share, name in parts[part]:
         block = BLOCK_TYPES[name]
         if inputs % block.width and block.narrow is not None:
             block = BLOCK_TYPES[block.narrow]

@@ -48,10 +48,11 @@ class Asking:
         import lrkv_plan
 
         known = inspect.signature(getattr(lrkv_plan, question)).parameters
+        # In the question's own order: parsers hand options over in different ones.
         kept = {
-            name: value
-            for name, value in self.given.items()
-            if name in known and name not in (*without, "attention", "model")
+            name: self.given[name]
+            for name in known
+            if name in self.given and name not in (*without, "attention", "model")
         }
         gpu = kept.get("gpu")
         if gpu is not None and "n_gpus" not in known and "," not in str(gpu):

@@ -163,7 +163,7 @@ def _told(
 
 def _engine_text(run: LogRun) -> str:
     """The engine and version that the run names; a development version by its numbers."""
-    name = run.engine or run.family
+    name = run.engine or run.server
     version = re.match(r"v?(\d{1,4}(?:\.\d{1,4}){1,3})", run.settings.get("version", ""))
     return f"{name}@{version[1]}" if version else name
 
@@ -294,7 +294,7 @@ def _other_runs(runs: Iterable[LogRun]) -> list[Note]:
     if not others:
         return []
     told = f"the last of {len(others) + 1} starts in this file is compared, from line "
-    names = sorted({run.engine or run.family for run in others} - {last.engine or last.family})
+    names = sorted({run.engine or run.server for run in others} - {last.engine or last.server})
     also = f"; others are of {', '.join(names)}" if names else ""
     return [limit(f"{told}{last.first_line}{also}")]
 

@@ -49,7 +49,7 @@ class LogLine:
         is a setting, kept as text.
     keys : settings written ``key=value`` or ``'key': value`` anywhere in the line, to our names.
     starts : a server's first line: always, or unless it names the model that is being read.
-    names_engine : how strongly the line tells the engine from others of its family; 0 is not.
+    names_engine : how strongly the line tells the engine from others of its server; 0 is not.
     clears : facts that are forgotten here, since the engine allots them again.
     ends : nothing of the run is read after it.
     """
@@ -70,7 +70,7 @@ class LogFormat:
     Parameters
     ----------
     lines : the kinds of lines.
-    family : engines whose lines stand in one log, by the name that all of them share.
+    server : the kind of server whose lines these are; engines that share it stand in one log.
     terms : figure -> terms of the engine's budget that are printed as this one.
     combine : figure -> how several of one run are one: the least or most of all GPUs, their sum, or
         the first; the least when not named.
@@ -79,7 +79,7 @@ class LogFormat:
     """
 
     lines: tuple[LogLine, ...]
-    family: str
+    server: str
     terms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     combine: Mapping[str, Literal["least", "most", "sum", "first"]] = field(default_factory=dict)
     asked_bytes: Callable[[ModelSpec, EngineSettings, int], Fraction] | None = None
@@ -109,7 +109,7 @@ class Printed:
 class LogRun:
     """One start of a server: what it was told and what it printed."""
 
-    family: str
+    server: str
     first_line: int
     engine: str | None = None
     strength: int = 0
@@ -160,7 +160,7 @@ def read_log(path: Path, formats: Mapping[str, LogFormat]) -> list[LogRun]:
             plain = _CONTROL.sub("", text)
             for name, one, line in lines:
                 if line.holds in plain:
-                    _take(runs, name, one.family, line, plain, number)
+                    _take(runs, name, one.server, line, plain, number)
     printing = [run for run in runs if run.prints_memory]
     if not printing:
         raise SpecError(_nothing(path, runs))
@@ -174,13 +174,13 @@ def _nothing(path: Path, runs: Sequence[LogRun]) -> str:
             "llama.cpp is read from the server's start on"
         )
     return (
-        f"{path}: a {runs[-1].family} log without memory lines: it ends before the cache was "
+        f"{path}: a {runs[-1].server} log without memory lines: it ends before the cache was "
         "allotted, or was cut"
     )
 
 
 def _take(
-    runs: list[LogRun], engine: str, family: str, line: LogLine, text: str, number: int
+    runs: list[LogRun], engine: str, server: str, line: LogLine, text: str, number: int
 ) -> None:
     """Put a line's facts into the run that it belongs to."""
     found = line.pattern.search(text) if line.pattern is not None else None
@@ -188,7 +188,7 @@ def _take(
         return
     told = {} if found is None else {k: v for k, v in found.groupdict().items() if v is not None}
     told |= dict(_pairs(text, line.keys))
-    run = _run_of(runs, family, line, told, number)
+    run = _run_of(runs, server, line, told, number)
     if run.is_over:
         return
     if line.names_engine > run.strength:
@@ -207,10 +207,10 @@ def _take(
 
 
 def _run_of(
-    runs: list[LogRun], family: str, line: LogLine, told: Mapping[str, str], number: int
+    runs: list[LogRun], server: str, line: LogLine, told: Mapping[str, str], number: int
 ) -> LogRun:
-    """The last run of that family, or a new one where the line starts a server."""
-    own = next((run for run in reversed(runs) if run.family == family), None)
+    """The last run of that kind of server, or a new one where the line starts a server."""
+    own = next((run for run in reversed(runs) if run.server == server), None)
     is_new = own is None or line.starts == "always"
     if own is not None and not (own.settings or own.figures):
         return own  # only its engine is known yet: named before the server's first line
@@ -220,7 +220,7 @@ def _run_of(
     if is_new or own is None:
         if own is not None and not own.prints_memory:
             runs.remove(own)
-        own = LogRun(family=family, first_line=number)
+        own = LogRun(server=server, first_line=number)
         runs.append(own)
         del runs[:-MAX_RUNS]
     return own

@@ -216,7 +216,7 @@ _ALLOTTED = ("cache", "n_cells", "compute")
 # src/llama-model-loader.cpp, llama-model.cpp, llama-context.cpp, llama-kv-cache.cpp and -iswa.cpp,
 # llama-memory-recurrent.cpp; before 2025-05 llama.cpp itself ("KV self size").
 LOG = LogFormat(
-    family="llama_cpp",
+    server="llama_cpp",
     lines=(
         LogLine(holds="llama_model_loader: loaded meta data", starts="new_model", names_engine=1,
                 pattern=re.compile(r"tensors from (?P<model>\S.*?)(?: \(version|$)")),

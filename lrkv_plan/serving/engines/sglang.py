@@ -215,7 +215,7 @@ _KEYS = {
 # mem_cache/memory_pool.py, managers/scheduler.py. "GB" is 2^30 there. A draft's pool follows the
 # model's: the first counts.
 LOG = LogFormat(
-    family="sglang",
+    server="sglang",
     lines=(
         LogLine(holds="server_args=ServerArgs(", starts="always", names_engine=1, keys=_KEYS),
         LogLine(holds="Load weight end", names_engine=1, pattern=re.compile(

@@ -141,7 +141,7 @@ def _forward_only(inputs: BudgetInputs, tokens: int) -> int:
 # cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp and trtGptModelInflightBatching.cpp,
 # tensorrt_llm/_torch/pyexecutor/_util.py and py_executor_creator.py.
 LOG = LogFormat(
-    family="tensorrt_llm",
+    server="tensorrt_llm",
     lines=(
         LogLine(holds="TensorRT-LLM version: ", starts="new_model", names_engine=1,
                 pattern=re.compile(r"TensorRT-LLM version: (?P<version>\d[\w.+-]*)")),

@@ -528,7 +528,7 @@ LOG_KEYS = {
 # vllm/v1/worker/gpu_worker.py and gpu_model_runner.py, vllm/v1/core/kv_cache_utils.py,
 # vllm/utils/mem_utils.py, vllm/executor/executor_base.py.
 LOG = LogFormat(
-    family="vllm",
+    server="vllm",
     lines=(
         LogLine(holds="vLLM API server version", starts="always",
                 pattern=re.compile(r"server version (?P<version>\d[\w.+-]*)")),

@@ -14,7 +14,7 @@ from lrkv_plan.serving.log import LogFormat, LogLine
 
 # vllm/platforms/__init__.py names the platform; vllm_ascend/worker/worker_v1.py prints bytes.
 LOG = LogFormat(
-    family="vllm",
+    server="vllm",
     lines=(
         LogLine(holds="latform plugin ascend", names_engine=3),
         LogLine(holds="vllm_ascend", names_engine=3),

@@ -110,7 +110,7 @@ def _activation(inputs: BudgetInputs, step: Step, has_head: bool) -> BudgetTerm:
 
 # Lines of vLLM 0.4 to 0.9: vllm/engine/llm_engine.py, vllm/worker/worker.py.
 LOG = LogFormat(
-    family="vllm",
+    server="vllm",
     lines=(
         LogLine(holds="Initializing an LLM engine", starts="new_model", names_engine=2,
                 pattern=re.compile(r"engine \(v?(?P<version>[^)\s]+)\)"), keys=vllm.LOG_KEYS),
