@@ -29,7 +29,7 @@ def step_stack(
     where: str = "",
     inputs: Mapping[str, Any] | None = None,
 ) -> Figure:
-    """The parts of a decode step, summed, with the band from the constants' errors.
+    """The parts of a decode step, summed, with the band that holds nine of ten measured steps.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def step_stack(
             where,
             f"{sequences} of {context_tokens:,} tokens",
             "" if query_tokens == 1 else f"{query_tokens} query tokens",
-            "parts summed (no overlap); whiskers: all constants at their best and worst",
+            "parts summed (no overlap); whiskers: nine of ten measured steps",
             unmeasured(models),
         ),
         inputs={
