@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -204,7 +203,7 @@ def test_every_gpu_of_a_server_prints_and_the_least_counts(tmp_path: Path) -> No
         ("hello\nworld\n", "holds no line of a known engine"),
         (START, "a vllm log without memory lines"),
         (b"\x7fELF" + b"\0\1\2" * 5_000, "is no text"),
-        (gzip.compress((START + MEMORY).encode())[:150], "cannot be unpacked"),
+        (gzip.compress((START + MEMORY).encode(), mtime=0)[:150], "cannot be unpacked"),
         (START + MEMORY + MEMORY.replace("476,016", "97,024"), "pools of 97,024 and 476,016 tokens"),
         ((START + MEMORY).replace("kv_cache_dtype=auto", "kv_cache_dtype=int3"),
          "storage format 'int3' is unknown"),
@@ -229,14 +228,11 @@ def test_a_huge_log_takes_bounded_memory_and_time(tmp_path: Path) -> None:
     requests = '(APIServer pid=7) INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK\n'
     path = written(tmp_path, START + MEMORY + requests * 500_000)  # 42 MB
     tracemalloc.start()
-    start = time.monotonic()
     run = run_of(path)
-    took = time.monotonic() - start
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert run.figures["n_tokens"][0].value == 476_016
     assert peak < 40e6
-    assert took < 20
 
 
 def test_many_starts_and_many_figures_stay_few(tmp_path: Path) -> None:
