@@ -15,6 +15,7 @@ _QUESTIONS = {
     "capacity": "serving", "plan": "serving",
     "step_time": "times", "crossover": "times", "roofline": "times",
     "audit": "checks", "inspect": "checks",
+    "designs": "comparing", "explore": "exploring", "ranks": "ranks", "faster_map": "maps",
 }  # fmt: skip
 _HOMES = {
     "load_model": "lrkv_plan.loader",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError, did_you_mean, shown
@@ -30,7 +31,36 @@ from lrkv_plan.questions.arguments import (
 from lrkv_plan.questions.asking import Asking
 from lrkv_plan.questions.result import Result
 
+if TYPE_CHECKING:
+    from lrkv_plan.latency.roofline import RooflinePoint
+    from lrkv_plan.latency.step import StepModel, StepTime
+    from lrkv_plan.specs.model import ModelSpec
+
 OVER = ("context_tokens", "batch_size", "rank", "query_tokens", "tp_size", "dp_size", "ep_size")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class StepTimes(Result):
+    """The answer of ``step_time`` at one place, with each design's step and what it rests on."""
+
+    model: ModelSpec
+    steps: tuple[tuple[str, StepModel, StepTime], ...]
+
+    @property
+    def basis(self) -> Result:
+        """Constants of every design's attention kernels, with their errors."""
+        from lrkv_plan.report.views.time import basis_table
+
+        steps = [(label, step) for label, step, _ in self.steps]
+        return Result(basis_table(self.model, self.table.inputs["gpu"], steps))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Rooflines(Result):
+    """The answer of ``roofline`` at one place, with each design's points."""
+
+    model: ModelSpec
+    points: tuple[tuple[str, RooflinePoint], ...]
 
 
 def step_time(
@@ -115,7 +145,7 @@ def step_time(
     }
     answer = StepsAnswer(model=spec, gpu=hardware, inputs=stated, steps=steps, asked=asked)
     table = steps_table(answer, Asking(model, spec, given))
-    return Result(with_provenance(table, spec, hardware))
+    return StepTimes(with_provenance(table, spec, hardware), model=spec, steps=tuple(steps))
 
 
 def crossover(
@@ -264,7 +294,7 @@ def roofline(
     stated = {"model": model_inputs(spec), **place, **told}
     answer = RooflineAnswer(model=spec, gpu=hardware, inputs=stated, points=points, asked=asked)
     table = roofline_table(answer, Asking(model, spec, given))
-    return Result(with_provenance(table, spec, hardware))
+    return Rooflines(with_provenance(table, spec, hardware), model=spec, points=tuple(points))
 
 
 def _sizes(
