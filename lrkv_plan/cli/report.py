@@ -1,7 +1,7 @@
 """``lrkv-plan report``: one self-contained page, markdown, tables and pictures about a model."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from lrkv_plan.cli.options import (
     ContextOption,
     EngineOption,
     GpuHourOption,
-    GpuOption,
+    GpusOption,
     KvDtypeOption,
     KvMemoryOption,
     MoreAttentionOption,
@@ -50,7 +50,7 @@ def report(
             autocompletion=one_of(models),
         ),
     ] = None,
-    gpu: GpuOption = None,
+    gpu: GpusOption = None,
     all_reports: Annotated[
         bool,
         typer.Option("--all", help="Make all reference reports again, in DIR. Instead of MODEL."),
@@ -90,6 +90,8 @@ def report(
     """
     from lrkv_plan.cli.reference_reports import write_all
     from lrkv_plan.pages.model_page import model_page
+    from lrkv_plan.pages.several_page import several_page
+    from lrkv_plan.questions.listed import listed
     from lrkv_plan.report.folder import check_folder, is_report_path, report_files, write_folder
 
     if all_reports:
@@ -109,12 +111,18 @@ def report(
     if gpu is None:
         raise UsageError("a report needs a GPU: --gpu h100-sxm")
     check_folder(output, is_ours=is_report_path, force=force)
-    options = asked("output", "force", "quiet")
+    options = asked("output", "force", "quiet", "gpu")
+    gpus = listed("gpu", gpu)
     with progress_line(quiet) as progress:
-        document = model_page(
-            model, output=output.resolve().name,
-            progress=lambda what: progress(f"report: {what}"), **options,
-        )  # fmt: skip
+        told: dict[str, Any] = {
+            **options,
+            "output": output.resolve().name,
+            "progress": lambda what: progress(f"report: {what}"),
+        }
+        if len(gpus) > 1:
+            document = several_page(model, gpus, **told)
+        else:
+            document = model_page(model, gpu=gpus[0], **told)
         files = report_files(document, lambda what: progress(f"report: {what}"))
     write_folder(output, files, is_ours=is_report_path, force=force)
     _say(f"wrote {output}", quiet)

@@ -352,7 +352,7 @@ def basis_part(place: Place) -> Part:
     return replace(blank, table=joined(found) if len(found) > 1 else found[0])
 
 
-_SECTIONS: tuple[tuple[str, str, str, Callable[[Place], tuple[Part, ...]]], ...] = (
+SECTIONS: tuple[tuple[str, str, str, Callable[[Place], tuple[Part, ...]]], ...] = (
     (
         "plan", "Plan", "Every attention family on the model's backbone: what it caches, how many "
         "full-length sequences fit, how long a step takes and where the ranking changes.",
@@ -415,19 +415,19 @@ def model_page(
     except PlanError as error:
         grid_refused = str(error)
     sections = []
-    for key, title, lead, parts in _SECTIONS:
+    for key, title, lead, parts in SECTIONS:
         progress(title)
         sections.append(Section(key=key, title=title, lead=lead, parts=parts(place)))
     return Document(
         title=f"{place.point.model.name} on {place.gpu.name}",
-        subtitle=_subtitle(place),
-        command=_command(place, "report", output),
-        highlights=tuple(_highlights(place)),
+        subtitle=subtitle(place),
+        command=page_command(place, "report", output),
+        highlights=tuple(highlights(place)),
         grid=grid,
         grid_refused=grid_refused,
         sections=tuple(sections),
-        sources=_sources(place),
-        common_remarks=_common_remarks(place),
+        sources=sources(place),
+        common_remarks=common_remarks(place),
     )
 
 
@@ -444,11 +444,11 @@ def explorer_page(model: Any, *, progress: Progress = lambda _: None, **keywords
     progress("sliders")
     return Document(
         title=f"{place.point.model.name} on {place.gpu.name}",
-        subtitle=_subtitle(place),
-        command=_command(place, "explore"),
+        subtitle=subtitle(place),
+        command=page_command(place, "explore"),
         grid=_sliders(place),
-        sources=_sources(place),
-        common_remarks=_common_remarks(place),
+        sources=sources(place),
+        common_remarks=common_remarks(place),
     )
 
 
@@ -460,13 +460,14 @@ def _sliders(place: Place) -> SliderGrid:
     return slider_grid(explored(place.point).grid, planned.line)
 
 
-def _command(place: Place, command: str, output: str | None = None) -> str:
+def page_command(place: Place, command: str, output: str | None = None) -> str:
     """The command line that makes the page again."""
     where = [] if output is None else ["-o", output]
     return shlex.join([*command_words(command, place.name, place.given), *where])
 
 
-def _sources(place: Place) -> tuple[tuple[str, tuple[Source, ...]], ...]:
+def sources(place: Place) -> tuple[tuple[str, tuple[Source, ...]], ...]:
+    """Where the model and the GPU were read."""
     model, gpu = place.point.model, place.gpu
     return (
         (f"Model {model.name}", tuple(model.source)),
@@ -474,12 +475,14 @@ def _sources(place: Place) -> tuple[tuple[str, tuple[Source, ...]], ...]:
     )
 
 
-def _common_remarks(place: Place) -> tuple[str, ...]:
+def common_remarks(place: Place) -> tuple[str, ...]:
+    """What all parts assume, and designs that were left out."""
     refused = (f"left out: {reason}" for reason in place.point.beside.refused)
     return (*place.point.model.remarks, *refused)
 
 
-def _subtitle(place: Place) -> str:
+def subtitle(place: Place) -> str:
+    """GPUs, engine, format, and the point where designs stand."""
     deployment = place.point.deployment
     n_gpus = deployment.n_gpus or deployment.parallel.n_gpus
     shared = "" if place.tp_size == 1 else f", {place.tp_size} GPUs share the model"
@@ -489,7 +492,8 @@ def _subtitle(place: Place) -> str:
     )
 
 
-def _highlights(place: Place) -> Iterator[Highlight]:
+def highlights(place: Place) -> Iterator[Highlight]:
+    """The largest rank, and what fits how fast with the own design and LRKV."""
     beside, made = place.point.beside, place.point.plan
     if beside.ceiling is not None:
         yield Highlight(

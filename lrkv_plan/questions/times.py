@@ -11,9 +11,7 @@ from lrkv_plan.errors import ArgumentError, did_you_mean, shown
 from lrkv_plan.loader import load_relatives
 from lrkv_plan.questions.arguments import (
     Designs,
-    Gpu,
     Gpus,
-    Model,
     Models,
     Number,
     Numbers,
@@ -149,9 +147,9 @@ def step_time(
 
 
 def crossover(
-    model: Model,
+    model: Models,
     *,
-    gpu: Gpu,
+    gpu: Gpus,
     attention: Designs,
     over: str | None = None,
     context_tokens: Number | None = None,
@@ -163,7 +161,7 @@ def crossover(
     dp_size: Number | None = None,
     ep_size: Number | None = None,
     engine: str | None = None,
-    kv_dtype: str | None = None,
+    kv_dtype: Texts | None = None,
     weight_dtype: str | None = None,
     weights: int | str | None = None,
     spec_dir: str | Path | None = None,
@@ -172,6 +170,7 @@ def crossover(
 
     Parameters
     ----------
+    model, gpu, kv_dtype : one, or several with rows for each.
     attention : two designs; along the rank, the LRKV one is "lrkv:RANK" with any options.
     over : what varies: context_tokens (the default), batch_size, rank, query_tokens, tp_size,
         dp_size or ep_size.
@@ -184,12 +183,16 @@ def crossover(
     """
     given = dict(locals())
     from lrkv_plan.latency.crossover import compare, names_at
+    from lrkv_plan.questions.alternatives import PLACES, stacked
     from lrkv_plan.report.screens.crossover import CrossoverAnswer
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import crossover_table
     from lrkv_plan.serving.engine import engine_named, timed_as
     from lrkv_plan.specs.design import typed_designs
 
+    several = stacked(crossover, given, PLACES)
+    if several is not None:
+        return several
     asked = asked_designs(attention)
     if len(asked) != 2:
         raise ArgumentError("attention", f": give two designs to compare, not {len(asked)}")
@@ -208,12 +211,12 @@ def crossover(
         refuse({"weights": weights}, f"are of one size, and --over {along} varies it; leave it out")
     if along == "rank":
         asked = along_rank(asked)
-    spec = load_model(model, spec_dir=spec_dir)
+    spec = load_model(given["model"], spec_dir=spec_dir)  # single values from here on
     sizes = _sizes(pp_size, dp_size, ep_size)
     point = {**_point(spec, context_tokens, batch_size, query_tokens, tp_size), **sizes}
     named_engine = engine_named(words.given(engine, "vllm"))
     weight_bytes = words.optional(words.size, "weights", weights)
-    hardware = load_gpu(gpu, spec_dir=spec_dir)
+    hardware = load_gpu(given["gpu"], spec_dir=spec_dir)
     pair = typed_designs(spec, asked)
     found = compare(
         pair,
@@ -221,7 +224,7 @@ def crossover(
         over=along,
         point=point,
         at_most=words.optional(words.tokens, "at_most", at_most),
-        kv_dtype=words.given(kv_dtype, "bf16"),
+        kv_dtype=words.given(given["kv_dtype"], "bf16"),
         weight_dtype=weight_dtype,
         weight_bytes=weight_bytes,
         engine=timed_as(named_engine),
@@ -229,9 +232,9 @@ def crossover(
     )
     stated = {
         "model": model_inputs(spec),
-        "gpu": named(gpu),
+        "gpu": named(given["gpu"], spec_dir),
         "over": along,
-        "kv_dtype": words.given(kv_dtype, "bf16"),
+        "kv_dtype": words.given(given["kv_dtype"], "bf16"),
         "weight_dtype": weight_dtype or spec.weight_dtype,
         "weight_bytes_per_gpu": weight_bytes,
         **point,
@@ -244,16 +247,16 @@ def crossover(
 
 
 def roofline(
-    model: Model,
+    model: Models,
     *,
-    gpu: Gpu,
+    gpu: Gpus,
     attention: Designs | None = None,
     context_tokens: Number | None = None,
     batch_size: Number | None = None,
     query_tokens: Number | None = None,
     units: Texts | None = None,
     heads_per_tile: Number | None = None,
-    kv_dtype: str | None = None,
+    kv_dtype: Texts | None = None,
     tp_size: Number | None = None,
     spec_dir: str | Path | None = None,
 ) -> Result:
@@ -261,6 +264,7 @@ def roofline(
 
     Parameters
     ----------
+    model, gpu, kv_dtype : one, or several with rows for each.
     units : peaks to compare with, bf16 (tensor cores) and fp32.
     heads_per_tile : heads served by one read of a shared row; all of them when None.
 
@@ -272,17 +276,22 @@ def roofline(
     given = dict(locals())
     from lrkv_plan.latency.roofline import roofline_point
     from lrkv_plan.latency.work import paths_of
+    from lrkv_plan.questions.alternatives import PLACES, stacked
     from lrkv_plan.report.screens.roofline import RooflineAnswer
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import roofline_table
 
-    spec, hardware = load_model(model, spec_dir=spec_dir), load_gpu(gpu, spec_dir=spec_dir)
+    several = stacked(roofline, given, PLACES)
+    if several is not None:
+        return several
+    spec = load_model(given["model"], spec_dir=spec_dir)  # single values from here on
+    hardware = load_gpu(given["gpu"], spec_dir=spec_dir)
     told: dict[str, Any] = {
         **_point(spec, context_tokens, batch_size, query_tokens, tp_size),
         "heads_per_tile": words.optional(words.count, "heads_per_tile", heads_per_tile),
     }
     kinds = ",".join(words.texts("units", ["bf16", "fp32"] if units is None else units))
-    kv_format = words.given(kv_dtype, "bf16")
+    kv_format = words.given(given["kv_dtype"], "bf16")
     asked = asked_designs(attention)
     points = [
         (label, roofline_point(design, hardware, path=path, units=unit, kv_dtype=kv_format, **told))
