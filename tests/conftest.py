@@ -16,10 +16,11 @@ from hypothesis import settings
 
 import lrkv_plan
 from lrkv_plan.specs.model import ModelSpec
+from tests.drawing import drawn
 
 # The same cases on every run; HYPOTHESIS_SEARCH=1 draws new ones. No deadline: other processes
 # may take the time.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=drawn(100))
 settings.register_profile("search", deadline=None)
 settings.load_profile("search" if os.environ.get("HYPOTHESIS_SEARCH") else "repeatable")
 
