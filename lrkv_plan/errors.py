@@ -35,9 +35,6 @@ class UsageError(PlanError):
     exit_code = 2
 
 
-SUBJECTS = ("model", "claims", "checkpoint")  # what a command is about, which has no flag
-
-
 class ArgumentError(UsageError):
     """Arguments that cannot be understood or honoured, by their names in Python.
 
@@ -55,7 +52,7 @@ class ArgumentError(UsageError):
 
     def of_options(self) -> str:
         """The message with ``--context-tokens`` for ``context_tokens``."""
-        flags = (name if name in SUBJECTS else f"--{name.replace('_', '-')}" for name in self.names)
+        flags = (f"--{name.replace('_', '-')}" for name in self.names)
         return one_line(", ".join(flags) + self.problem)
 
 

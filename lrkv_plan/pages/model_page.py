@@ -51,7 +51,8 @@ class Place:
         """Settle the point. Raises as ``designs``."""
         point = designs(model, **keywords)
         given = {name: value for name, value in keywords.items() if value is not None}
-        given["gpu"] = without_count(given["gpu"], spec_dir=given.get("spec_dir"))
+        if isinstance(given["gpu"], str):
+            given["gpu"] = without_count(given["gpu"], spec_dir=given.get("spec_dir"))
         if point.deployment.n_gpus is not None:
             given.setdefault("n_gpus", point.deployment.n_gpus)  # of --gpu 8xh100-sxm
         return cls(subject=model, given=given, point=point, designs=point.beside.designs)

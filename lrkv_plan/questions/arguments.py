@@ -45,7 +45,7 @@ def models_of(argument: Models, spec_dir: str | Path | None = None) -> list[tupl
 
     Raises
     ------
-    ArgumentError
+    UsageError
         As ``listed``, or if two of them have one name, by which their rows could not be told apart.
     SpecError
         As ``load_model``.
@@ -57,7 +57,7 @@ def models_of(argument: Models, spec_dir: str | Path | None = None) -> list[tupl
     names = [model.name for _, model in found]
     for name in names:
         if names.count(name) > 1:
-            raise ArgumentError("model", f" {shown(name)}: stands twice; name each model once")
+            raise UsageError(f"model {shown(name)} stands twice; name each model once")
     return found
 
 

@@ -96,4 +96,7 @@ def _option(name: str, value: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return value.text() if isinstance(value, AttentionSpec) else str(value)
+    """A value as it is typed; a profile or a model by its name."""
+    if isinstance(value, AttentionSpec):
+        return value.text()
+    return str(value) if isinstance(value, str | int | float | Path) else str(value.name)

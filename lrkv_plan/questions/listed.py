@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from lrkv_plan import words
-from lrkv_plan.errors import ArgumentError, shown
+from lrkv_plan.errors import ArgumentError, UsageError, shown
 from lrkv_plan.files import as_path
 from lrkv_plan.formats import storage_format
 
@@ -18,7 +18,7 @@ def listed(name: str, value: Any) -> list[Any]:
 
     Raises
     ------
-    ArgumentError
+    UsageError
         If one cannot be read, is empty or stands twice, or a number may be meant in two ways.
     """
     if value is None:
@@ -34,10 +34,15 @@ def listed(name: str, value: Any) -> list[Any]:
     else:
         found = [value]
     if not 1 <= len(found) <= words.MAX_VALUES or (len(found) > 1 and "" in found):
-        raise ArgumentError(name, f" {shown(value)}: write values with a comma between, a,b")
+        raise _refusal(name, f" {shown(value)}: write values with a comma between, a,b")
     if name == "kv_dtype":
         found = [storage_format(one).name for one in words.texts(name, found)]
     for one in found:
         if isinstance(one, str) and found.count(one) > 1:
-            raise ArgumentError(name, f" {shown(value)}: {shown(one)} stands twice")
+            raise _refusal(name, f" {shown(value)}: {shown(one)} stands twice")
     return found
+
+
+def _refusal(name: str, problem: str) -> UsageError:
+    """The error; a model is what a question is about, and has no flag."""
+    return UsageError(name + problem) if name == "model" else ArgumentError(name, problem)

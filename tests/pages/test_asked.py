@@ -125,6 +125,16 @@ def test_given_options_are_repeated_where_the_answer_depends_on_them() -> None:
     assert place.all_gpus == {"n_gpus": 2}
 
 
+def test_a_gpu_of_ones_own_is_asked_and_called_by_its_name() -> None:
+    own = lrkv_plan.load_gpu("h200").model_copy(
+        update={"name": "mine", "mem_capacity_bytes": 2**37}
+    )
+    place = Place.of("llama-3.2-1b", gpu=own)
+    asked = place.asked("capacity", tp_size=1)
+    assert asked.line == "lrkv-plan capacity llama-3.2-1b --gpu mine --tp-size 1"
+    assert [row["gpu"] for row in asked.table.rows] == ["mine"]
+
+
 def test_new_questions_answer_in_rows() -> None:
     rows = lrkv_plan.ranks("lrkv-paper-2.5b", budget="50%").rows
     assert len(rows) == 129
