@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lrkv_plan import words
-from lrkv_plan.errors import ArgumentError, shown
+from lrkv_plan.errors import ArgumentError, UsageError, shown
 from lrkv_plan.files import as_path
 from lrkv_plan.loader import load_model
 from lrkv_plan.notes import Note
