@@ -1,5 +1,6 @@
 """The commands by name, each imported when it is asked for; the error boundary is ``boundary``."""
 
+import copy
 import gc
 import importlib
 import os
@@ -110,7 +111,7 @@ def _no_such_command(args: list[str]) -> UsageError:
 
 
 def _command(name: str) -> Any:
-    module = importlib.import_module(f"lrkv_plan.cli.{name.replace('-', '_')}")
+    module = _module(name)
     group = getattr(module, "app", None)
     if group is None:
         group = StrictTyper(**_SETTINGS)
@@ -118,6 +119,38 @@ def _command(name: str) -> Any:
     command = typer.main.get_command(group)
     command.name = name
     return command
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"lrkv_plan.cli.{name.replace('-', '_')}")
+
+
+def one_of_group(name: str, subcommand: str) -> Any:
+    """The command ``name subcommand`` without those beside it; None where there is none."""
+    group = _group(name)
+    found = [one for one in _registered(group) if one.name == subcommand]
+    if group is None or not found:
+        return None
+    alone = copy.copy(group)
+    alone.registered_commands = found
+    made: Any = typer.main.get_command(alone)  # the command itself where the group has no options
+    return made.get_command(None, subcommand) if hasattr(made, "list_commands") else made
+
+
+def summaries_of_group(name: str) -> list[tuple[str, str]]:
+    """Names of a group's commands with a line on each, without building them; none of a command."""
+    return [
+        (str(one.name), panels.summary_of_text(one.help or (one.callback or one).__doc__))
+        for one in _registered(_group(name))
+    ]
+
+
+def _group(name: str) -> typer.Typer | None:
+    return getattr(_module(name), "app", None) if name in COMMANDS else None
+
+
+def _registered(group: typer.Typer | None) -> list[Any]:
+    return [] if group is None else list(group.registered_commands)
 
 
 def commands_with_summaries(group: Any) -> list[tuple[str, str]]:

@@ -40,10 +40,23 @@ def candidates(words: Sequence[str], incomplete: str) -> list[Row]:
     """Names that ``incomplete`` may become behind those words, each with a short help."""
     import typer.main
 
-    from lrkv_plan.cli.app import app, commands_with_summaries
+    from lrkv_plan.cli.app import (
+        app,
+        commands_with_summaries,
+        one_of_group,
+        summaries_of_group,
+    )
 
-    command: Any = typer.main.get_command(app)
     rest = list(words)
+    if len(rest) == 1 and not incomplete.startswith("-"):
+        rows = summaries_of_group(rest[0])
+        if rows:
+            return [row for row in rows if row[0].startswith(incomplete)]
+    command: Any = one_of_group(*rest[:2]) if len(rest) > 1 else None
+    if command is not None:
+        rest = rest[2:]
+    else:
+        command = typer.main.get_command(app)
     while hasattr(command, "list_commands"):
         flags = _flags_before(command, rest)
         if flags == len(rest):

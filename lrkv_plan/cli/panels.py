@@ -121,8 +121,13 @@ def write_rows(title: str, rows: Sequence[tuple[str, str]], formatter: Any) -> N
 
 def summary_of(command: Any) -> str:
     """The first paragraph of a command's help, on one line."""
-    text = (command.help or "").partition("Example: ")[0]
-    return " ".join(text.split("\n\n")[0].split())
+    return summary_of_text(command.help)
+
+
+def summary_of_text(text: str | None) -> str:
+    """The first paragraph of a help, on one line."""
+    said = (text or "").partition("Example: ")[0]
+    return " ".join(said.split("\n\n")[0].split())
 
 
 def example_of(command: Any) -> str:
