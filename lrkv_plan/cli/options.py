@@ -352,11 +352,14 @@ def asks(question: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return made
 
 
-def ask(question: str, *subjects: Any, apart: Iterable[str] = ()) -> "Table":
-    """The answer of a public function to the options on the command line, but those ``apart``."""
+def ask(question: str, *subjects: Any, apart: Iterable[str] = (), **more: Any) -> "Table":
+    """The answer of a public function to the options on the command line, but those ``apart``.
+
+    ``more`` are arguments that stand on no command line.
+    """
     import lrkv_plan
 
-    options = asked(*_OUTPUT_PARAMETERS, *apart)
+    options = {**asked(*_OUTPUT_PARAMETERS, *apart), **more}
     answer: Table = getattr(lrkv_plan, question)(*subjects, **options).table
     return answer
 

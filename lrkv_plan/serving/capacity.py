@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.attention.families.grouped import fewest_kv_heads
 from lrkv_plan.attention.families.latent import narrowest_latent
@@ -196,6 +196,73 @@ def sequences_between(
     cores = deployment.n_replicas * deployment.parallel.dp_size
     low, high = (cores * pool.max_sequences for pool in pools)
     return low, high
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOver:
+    """What ``capacity_row`` says at many contexts: two arrays, and what is alike at all of them."""
+
+    max_sequences: IntArray
+    kv_budget_bytes_per_gpu: IntArray
+    bytes_per_token_per_gpu: int | Fraction
+
+
+def held_over(model: ModelSpec, deployment: Deployment, contexts: IntArray) -> HeldOver:
+    """What fits of one design at many contexts.
+
+    Parameters
+    ----------
+    contexts : int64 array; it takes the place of the deployment's own. [tokens]
+
+    Raises
+    ------
+    PlacementError, SpecError, UsageError
+        As ``capacity_row``.
+
+    Notes
+    -----
+    A budget rule that never reads the context gives the same budget at each: it is handed one that
+    it cannot count with, and asked again at every context only where it tries.
+    """
+    import numpy as np
+
+    check_pool(deployment)
+    stored = as_stored(model, deployment.rank_alignment)
+
+    def at(context: Any) -> Deployment:
+        return replace(deployment, settings=replace(deployment.settings, context_tokens=context))
+
+    def asked(context: Any) -> tuple[MemoryBudget | None, tuple[int, ...]]:
+        if deployment.kv_memory_bytes is not None:
+            return None, (deployment.kv_memory_bytes,) * deployment.parallel.pp_size
+        budget = _budget(stored, at(context))
+        return budget, budget.stage_kv_bytes_per_gpu
+
+    try:
+        budget, stages = asked(_UNREAD)
+    except TypeError:
+        each = [asked(int(context)) for context in contexts]
+    else:
+        each = [(budget, stages)] * len(contexts)
+        first = _pool(stored, stages, at(int(contexts[0])), budget)
+        if first.sequences_at is not None:
+            return HeldOver(
+                max_sequences=np.asarray(first.sequences_at(contexts), np.int64),
+                kv_budget_bytes_per_gpu=np.full(contexts.shape, min(stages), np.int64),
+                bytes_per_token_per_gpu=first.bytes_per_token_per_gpu,
+            )
+    pools = [
+        _pool(stored, stages, at(int(context)), budget)
+        for context, (budget, stages) in zip(contexts, each, strict=True)
+    ]
+    return HeldOver(
+        max_sequences=np.array([pool.max_sequences for pool in pools], np.int64),
+        kv_budget_bytes_per_gpu=np.array([min(stages) for _, stages in each], np.int64),
+        bytes_per_token_per_gpu=pools[0].bytes_per_token_per_gpu,
+    )
+
+
+_UNREAD: Any = object()  # no number: a rule that counts with it raises TypeError
 
 
 def largest_context(

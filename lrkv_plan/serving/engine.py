@@ -13,13 +13,14 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lrkv_plan.errors import PlacementError, SpecError, UsageError, did_you_mean, shown
 from lrkv_plan.formats import storage_format
+from lrkv_plan.memory.exact import smaller
 from lrkv_plan.serving.launch import Launch
 from lrkv_plan.serving.log import LogFormat
 from lrkv_plan.serving.pool import Pool
@@ -353,12 +354,39 @@ def pool_of(
         )  # fmt: skip
     if not pools:
         raise SpecError(f"{model.name}: no layer keeps a cache or a state, so there is no pool")
-    return capped(min(pools, key=_fewest), settings.max_num_seqs, "most sequences allowed")
+    fewest = replace(min(pools, key=_fewest), sequences_at=_sequences_at(pools))
+    return capped(fewest, settings.max_num_seqs, "most sequences allowed")
+
+
+def _sequences_at(pools: Sequence[Pool]) -> Callable[[Any], Any] | None:
+    """What the stage with the fewest holds at other contexts; None where one cannot say.
+
+    Stages store equal blocks of equal tokens, so that the one that prints the least concurrency
+    also holds the fewest sequences.
+    """
+    rules = [pool.sequences_at for pool in pools if pool.sequences_at is not None]
+    if len(rules) < len(pools):
+        return None
+    if len(rules) == 1:
+        return rules[0]
+
+    def fewest(contexts: Any) -> Any:
+        held = rules[0](contexts)
+        for rule in rules[1:]:
+            held = smaller(held, rule(contexts))
+        return held
+
+    return fewest
 
 
 def capped(pool: Pool, n_sequences: int | None, binds: str) -> Pool:
     """The pool where no more sequences run together; ``binds`` names what limits them then."""
-    if n_sequences is None or n_sequences >= pool.max_sequences:
+    if n_sequences is None:
+        return pool
+    held = pool.sequences_at
+    if held is not None:
+        pool = replace(pool, sequences_at=lambda contexts: smaller(held(contexts), n_sequences))
+    if n_sequences >= pool.max_sequences:
         return pool
     return replace(
         pool, max_sequences=n_sequences, binds=binds,

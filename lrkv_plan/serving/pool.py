@@ -225,7 +225,8 @@ class Pool:
 
     Bytes are of one GPU. ``kv_tokens`` and ``max_concurrency`` are what the engine prints;
     ``blocks_of`` gives the blocks that sequences of given lengths hold and ``payload_of`` the bytes
-    of them that are used, for numbers and arrays.
+    of them that are used, for numbers and arrays. ``sequences_at`` gives ``max_sequences`` at other
+    contexts with the same memory, for arrays; None where the rule has to be asked again.
     """
 
     engine: EngineName
@@ -240,6 +241,7 @@ class Pool:
     waste_share: Fraction  # of a full-length sequence's blocks: padding, slack, unused tail
     blocks_of: Callable[[Any], Any] = field(compare=False, repr=False)
     payload_of: Callable[[Any], Any] = field(compare=False, repr=False)
+    sequences_at: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
     remarks: tuple[str, ...] = ()
     binds: str = "cache memory"  # what limits the sequences
 
@@ -279,6 +281,7 @@ def equal_blocks(
         waste_share=max(Fraction(0), waste),
         blocks_of=blocks_of,
         payload_of=lambda tokens: payload_of(kinds, tokens, encoder_tokens),
+        sequences_at=lambda contexts: n_blocks // blocks_of(contexts),
         remarks=remarks,
     )
 

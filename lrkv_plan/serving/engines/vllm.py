@@ -150,6 +150,7 @@ def pool(
         ),
         blocks_of=blocks_of,
         payload_of=lambda tokens: payload_of(kinds, tokens, encoder, dcp_size),
+        sequences_at=lambda contexts: n_blocks // blocks_of(contexts),
         remarks=tuple(_remarks(groups, layers_per_block, page_bytes)),
     )
 

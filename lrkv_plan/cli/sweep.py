@@ -1,0 +1,281 @@
+"""``lrkv-plan sweep``: a whole grid, and what is left of it."""
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lrkv_plan.cli.names import designs as known_designs
+from lrkv_plan.cli.names import gpus as known_gpus
+from lrkv_plan.cli.names import one_of, some_of, weight_formats
+from lrkv_plan.cli.options import (
+    AcceptedOption,
+    AlignOption,
+    EngineOption,
+    GpuHourOption,
+    KvDtypesOption,
+    KvMemoryOption,
+    ModelsArgument,
+    NGpusOption,
+    SpecDirOption,
+    SpeculativeOption,
+    TpotOption,
+    UtilisationOption,
+    WeightsOption,
+    ask,
+    writes_table,
+)
+from lrkv_plan.cli.panels import DEPLOYMENT, ENGINE, OUTPUT
+from lrkv_plan.errors import UsageError
+
+if TYPE_CHECKING:
+    from lrkv_plan.report.tables import Table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sweep")(sweep)
+
+
+def _asks(command: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of the public function: options in, its table written, progress on stderr."""
+
+    @functools.wraps(command)
+    def answer(**values: Any) -> "Table":
+        if not values["gpus"]:
+            raise UsageError("--gpus is missing: name one or several, such as h100-sxm,h200")
+        dask = values["dask"]
+        if dask is not None and values["executor"] is not None:
+            raise UsageError("--dask, --executor: give one of them")
+        told = {} if dask is None else {"executor": f"dask:{dask}"}
+        quiet = bool(values["context"].params.get("quiet"))
+        return ask(
+            "sweep", values["models"], apart=("dask",), progress=_progress(quiet=quiet), **told
+        )
+
+    return writes_table(answer)
+
+
+@_asks
+def sweep(
+    context: typer.Context,
+    models: ModelsArgument,
+    gpus: Annotated[
+        str,
+        typer.Option(
+            "--gpus",
+            "--gpu",
+            metavar="GPU[,...]",
+            help="Names or YAML files, 8xh100-sxm for eight.",
+            autocompletion=some_of(known_gpus),
+        ),
+    ] = "",
+    designs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--designs",
+            "--attention",
+            metavar="DESIGN",
+            help="own, mla:512+64, lrkv:8..64:8. Repeat for more, or with ; between.",
+            autocompletion=one_of(known_designs),
+        ),
+    ] = None,
+    context_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--context-tokens",
+            metavar="T[,...]",
+            help="Contexts: 8k, 1k..32k:1k (steps), 1k..128k:*2 (doubling).",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        str,
+        typer.Option(
+            "--batch-size",
+            metavar="N[,...]",
+            help="Sequences of a replica, or full: the most that fit. Default: full.",
+        ),
+    ] = "full",
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where",
+            metavar="CONDITION",
+            help="Points that are kept: 'users >= 64 and tpot_high_ms < 30'.",
+        ),
+    ] = None,
+    reduce: Annotated[
+        str | None,
+        typer.Option(
+            "--reduce", metavar="HOW", help="What is left: pareto, min, top:20. Default: all rows."
+        ),
+    ] = None,
+    objectives: Annotated[
+        str | None,
+        typer.Option(
+            "--objectives",
+            metavar="KEY up|down[,...]",
+            help="What is best. 'users up, tpot_s down, n_gpus down' of a frontier.",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="KEY[,...]",
+            help="What is left of each: gpu, attention, context_tokens.",
+        ),
+    ] = None,
+    tpot_ms: TpotOption = None,
+    n_gpus: NGpusOption = None,
+    tp_size: Annotated[
+        str,
+        typer.Option(
+            "--tp-size", metavar="N[,...]", help="Tensor-parallel GPUs.", rich_help_panel=DEPLOYMENT
+        ),
+    ] = "1",
+    pp_size: Annotated[
+        str,
+        typer.Option(
+            "--pp-size", metavar="N[,...]", help="Pipeline stages.", rich_help_panel=DEPLOYMENT
+        ),
+    ] = "1",
+    dp_size: Annotated[
+        str,
+        typer.Option(
+            "--dp-size",
+            metavar="N[,...]",
+            help="Data-parallel attention cores.",
+            rich_help_panel=DEPLOYMENT,
+        ),
+    ] = "1",
+    ep_size: Annotated[
+        str,
+        typer.Option(
+            "--ep-size",
+            metavar="N[,...]",
+            help="GPUs that experts are dealt over.",
+            rich_help_panel=DEPLOYMENT,
+        ),
+    ] = "1",
+    dcp_size: Annotated[
+        str,
+        typer.Option(
+            "--dcp-size",
+            metavar="N[,...]",
+            help="Decode-context parallel GPUs.",
+            rich_help_panel=DEPLOYMENT,
+        ),
+    ] = "1",
+    engine: EngineOption = "vllm",
+    kv_dtype: KvDtypesOption = "bf16",
+    weight_dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--weight-dtype",
+            metavar="FORMAT[,...]",
+            help="Weight formats; own is the model's.",
+            rich_help_panel=DEPLOYMENT,
+            autocompletion=some_of(weight_formats),
+        ),
+    ] = None,
+    weights: WeightsOption = None,
+    utilisation: UtilisationOption = None,
+    kv_memory: KvMemoryOption = None,
+    align: AlignOption = "16",
+    page_tokens: Annotated[
+        str | None,
+        typer.Option("--page-tokens", metavar="N", help="Tokens per page.", rich_help_panel=ENGINE),
+    ] = None,
+    max_batched_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--max-batched-tokens",
+            metavar="N",
+            help="Tokens scheduled in one step. Default: vLLM's for the GPU.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    max_num_seqs: Annotated[
+        str | None,
+        typer.Option(
+            "--max-num-seqs",
+            metavar="N",
+            help="Most sequences that run together.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    prefix_cache: Annotated[
+        bool,
+        typer.Option(
+            "--prefix-cache", help="State layers keep a block for reuse.", rich_help_panel=ENGINE
+        ),
+    ] = False,
+    speculative_tokens: SpeculativeOption = "1",
+    accepted_tokens: AcceptedOption = "1",
+    gpu_hour_usd: GpuHourOption = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            "--executor",
+            metavar="WHERE",
+            help="serial, processes or dask. Default: processes where the grid is large.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            "--dask",
+            metavar="ADDRESS|local",
+            help="A Dask scheduler's address, or local.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            help="Processes at a time. Default: the machine's cores.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            metavar="FOLDER",
+            help="Rows as Parquet files there; a stopped sweep goes on.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    spec_dir: SpecDirOption = None,
+) -> None:
+    """A grid of designs, GPUs, layouts, contexts and batches, and the best of it.
+
+    Example: lrkv-plan sweep llama-3.1-8b --gpus h100-sxm,h200 --designs 'own;lrkv:16..64:16'
+    """
+
+
+def _progress(*, quiet: bool) -> Callable[[int, int], None] | None:
+    """A counter on a terminal's stderr, nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        return None
+    start = time.monotonic()
+
+    def done(count: int, n_points: int) -> None:
+        took = time.monotonic() - start
+        if took < 1 and count < n_points:
+            return
+        left = took / count * (n_points - count)
+        end = "\n" if count == n_points and took >= 1 else ""
+        if took >= 1:
+            told = f"{count:,} of {n_points:,} points, about {left:,.0f} s left"
+            sys.stderr.write(f"\r{told}   {end}")
+            sys.stderr.flush()
+
+    return done
