@@ -14,7 +14,7 @@ _QUESTIONS = {
     "cache": "sizes", "rank": "sizes", "params": "sizes", "shard": "sizes",
     "capacity": "serving", "plan": "serving",
     "step_time": "times", "crossover": "times", "roofline": "times",
-    "sweep": "sweeps",
+    "best": "best", "sweep": "sweeps",
     "audit": "checks", "inspect": "checks",
 }  # fmt: skip
 _HOMES = {

@@ -77,7 +77,6 @@ def sweep(
         list[str] | None,
         typer.Option(
             "--designs",
-            "--attention",
             metavar="DESIGN",
             help="own, mla:512+64, lrkv:8..64:8. Repeat for more, or with ; between.",
             autocompletion=one_of(known_designs),

@@ -334,8 +334,9 @@ def capacity(
 
     def answered(chosen: list[tuple[str, ModelSpec]], asked: list[Deployment]) -> list[Answer]:
         if min_gpus:
-            only = None if tp_size is None else tp_sizes[0]
-            return smallest_layouts(chosen, asked, wanted, tp_size=only, target=target)
+            stated = {name: sizes[name] for name, value in degrees.items() if value is not None}
+            stated |= {} if tp_size is None else {"tp_size": tp_sizes[0]}
+            return smallest_layouts(chosen, asked, wanted, stated=stated, target=target)
         if max_context:
             return longest_contexts(chosen, asked, wanted, chooses_layout=tp_size is None)
         return capacity_answers(

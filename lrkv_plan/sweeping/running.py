@@ -8,7 +8,6 @@ was stopped goes on with the parts that are missing.
 from __future__ import annotations
 
 import contextlib
-import functools
 import multiprocessing
 import os
 import sys
@@ -208,8 +207,7 @@ def _processes(sweep: Sweep, todo: Sequence[Chunk], workers: int) -> Iterator[Pa
             workers, mp_context=_context(), initializer=_begin, initargs=(sweep,)
         )
         try:
-            submit = functools.partial(pool.submit, _evaluate_here)
-            for part in _windowed(submit, list(left.values()), _AHEAD * workers):
+            for part in _windowed(_sender(pool), list(left.values()), _AHEAD * workers):
                 del left[part.number]
                 failures = 0
                 yield part
@@ -222,6 +220,10 @@ def _processes(sweep: Sweep, todo: Sequence[Chunk], workers: int) -> Iterator[Pa
                 ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _sender(pool: Executor) -> Callable[[Chunk], Future[Part]]:
+    return lambda chunk: pool.submit(_evaluate_here, chunk)
 
 
 def _context() -> Any:
