@@ -82,7 +82,7 @@ def _option(one: Way, wish: Wish) -> _Option:
     memory = Constant(
         name=f"memory of {gpu}", low=max(low, 0.5) / middle, high=max(high, middle) / middle
     )
-    told = {
+    told: dict[str, Any] = {
         "memory": memory, "held": held, "n_sequences": wish.n_sequences,
         "cost_per_replica": one.cost / deployment.n_replicas,
     }  # fmt: skip

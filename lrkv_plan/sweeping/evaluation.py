@@ -158,7 +158,7 @@ def joined(frames: Sequence[pandas.DataFrame]) -> pandas.DataFrame:
     columns = {}
     for key in frames[0].columns:
         series = [frame[key] for frame in frames]
-        if isinstance(series[0].dtype, pandas.CategoricalDtype):
+        if key in TEXT_KEYS:
             columns[key] = union_of(series)
         else:
             columns[key] = np.concatenate([one.to_numpy() for one in series])
@@ -169,5 +169,15 @@ def union_of(series: Sequence[Any]) -> Any:
     """Categorical columns under one another, over the sorted union of what occurs in them."""
     from pandas.api.types import union_categoricals
 
-    whole = union_categoricals(series, ignore_order=True).remove_unused_categories()
+    whole = union_categoricals(list(map(_as_texts, series)), ignore_order=True).remove_unused_categories()
     return whole.reorder_categories(sorted(whole.categories))
+
+
+def _as_texts(series: Any) -> Any:
+    """A column of texts as categories that are Python's texts, as it may come back from a file."""
+    import pandas
+
+    if not isinstance(series.dtype, pandas.CategoricalDtype):
+        series = series.astype(object).astype("category")
+    known = pandas.Index(list(series.cat.categories), dtype=object)
+    return pandas.Categorical.from_codes(series.cat.codes, categories=known)

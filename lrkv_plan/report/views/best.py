@@ -140,7 +140,8 @@ def _explained(answer: BestAnswer, row: Row) -> list[str]:
     if row["usd_per_hour"] is not None:
         told += f" x ${row['usd_per_hour'] / row['n_gpus']:,.2f} = ${row['usd_per_hour']:,.2f}"
     lines = [told]
-    if row is answer.answers[0] or row["gpu"] == answer.answers[0].hardware.name:
+    winner = answer.answers[0]
+    if (row["gpu"], row["attention"]) == (winner.hardware.name, winner.attention):
         lines += [
             f"  {one['constant']} x {one['low_factor']:.3g} to {one['high_factor']:.3g}: "
             f"{_cost(one['low_cost'])} to {_cost(one['high_cost'])}; ahead: {one['low_winner']}, "
