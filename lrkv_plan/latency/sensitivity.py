@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import UsageError
+
+if TYPE_CHECKING:
+    from lrkv_plan.latency.step import StepModel, StepTime
 
 Z90 = 1.6448536269514722  # the normal distribution's 95th percentile
 DEFAULT_DRAWS = 1_000
@@ -134,3 +137,46 @@ def sensitivity(
         winner=winner, shares=tuple(map(float, wins)), n_draws=n_draws, seed=seed,
         one_at_a_time=tuple(rows),
     )  # fmt: skip
+
+
+def of_two_designs(
+    models: Sequence[StepModel],
+    steps: Sequence[StepTime],
+    *,
+    n_draws: int = DEFAULT_DRAWS,
+    seed: int = 0,
+) -> Sensitivity:
+    """How firmly the faster of two designs is ahead at one point.
+
+    What is uncertain are the attention kernels' constants; designs with the same kernels share
+    them. All else of the steps is the same constants at other shapes, whose errors the designs
+    share.
+
+    Notes
+    -----
+    A design's time is step + attention (factor - 1), with factors from its attention's band.
+    """
+    import numpy as np
+
+    names = [_kernels(model) for model in models]
+    constants = {}
+    for name, step in zip(names, steps, strict=True):
+        seconds = float(step.attention_s) or 1.0
+        low, high = float(step.attention_low_s) / seconds, float(step.attention_high_s) / seconds
+        known = constants.get(name, Constant(name=name, low=1.0, high=1.0))
+        constants[name] = Constant(
+            name=name, low=min(known.low, low or 1.0), high=max(known.high, high or 1.0)
+        )
+
+    def times(factors: Mapping[str, Any]) -> Any:
+        return np.stack([
+            float(step.step_s) + float(step.attention_s) * (factors[name] - 1)
+            for name, step in zip(names, steps, strict=True)
+        ])  # fmt: skip
+
+    return sensitivity(list(constants.values()), times, n_draws=n_draws, seed=seed)
+
+
+def _kernels(model: StepModel) -> str:
+    kernels = dict.fromkeys(f"{one.kernel} {one.kv_dtype}" for one in model.kernels)
+    return f"attention kernels {', '.join(kernels)}"

@@ -79,7 +79,9 @@ class Swept(Result):
             )
         import pandas
 
-        return joined([pandas.read_parquet(one) for one in sorted(self.folder.glob("part-*.parquet"))])
+        return joined(
+            [pandas.read_parquet(one) for one in sorted(self.folder.glob("part-*.parquet"))]
+        )
 
     def pareto(self, objectives: Texts | None = None, by: Texts | None = None) -> pandas.DataFrame:
         """The rows that no other row beats: see ``sweep``.

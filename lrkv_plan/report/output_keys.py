@@ -349,13 +349,26 @@ def _crossover() -> Answer:
     return Answer(
         inputs=({**_STEP_INPUTS, **_LAYOUT, "over": str},),
         rows=(change, none),
+        also={
+            "sensitivity": {
+                "value": int,
+                "faster": str,
+                "ahead_share": float,
+                "n_draws": int,
+                "seed": int,
+            }
+        },
         says={
             "at": "the value of the variable from which the other design is faster; null: none",
             "low": "least value looked at",
             "high": "largest value looked at",
             "faster_before": "the design that is faster up to there",
             "faster_after": "the design that is faster from there on",
+            "ahead_share": "share of draws within the attention kernels' bands that it wins",
+            "faster": "the design that is faster there",
             "first": "the first design compared",
+            "sensitivity": "how firmly the faster design is ahead, value by value",
+            "value": "of the variable",
             "second": "the second design compared",
             "too_close": "whether the bands allow either design to lead all along",
             "lead_at_end_s": "difference of both step times at the largest value looked at. [s]",

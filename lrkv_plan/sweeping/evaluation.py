@@ -169,7 +169,9 @@ def union_of(series: Sequence[Any]) -> Any:
     """Categorical columns under one another, over the sorted union of what occurs in them."""
     from pandas.api.types import union_categoricals
 
-    whole = union_categoricals(list(map(_as_texts, series)), ignore_order=True).remove_unused_categories()
+    whole = union_categoricals(
+        list(map(_as_texts, series)), ignore_order=True
+    ).remove_unused_categories()
     return whole.reorder_categories(sorted(whole.categories))
 
 
