@@ -28,7 +28,7 @@ from lrkv_plan.cli.options import (
     ask,
     writes_table,
 )
-from lrkv_plan.cli.panels import DEPLOYMENT, ENGINE, OUTPUT
+from lrkv_plan.cli.panels import DEPLOYMENT, ENGINE, OUTPUT, REQUIREMENTS
 from lrkv_plan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def sweep(
         typer.Option(
             "--designs",
             metavar="DESIGN",
-            help="own, mla:512+64, lrkv:8..64:8. Repeat for more, or with ; between.",
+            help="own, mla:512+64, lrkv:8..64:8. More with ; between, or repeat.",
             autocompletion=one_of(known_designs),
         ),
     ] = None,
@@ -87,7 +87,7 @@ def sweep(
         typer.Option(
             "--context-tokens",
             metavar="T[,...]",
-            help="Contexts: 8k, 1k..32k:1k (steps), 1k..128k:*2 (doubling).",
+            help="8k,32k, 1k..32k:1k in steps, 1k..128k:*2 doubling.",
         ),
     ] = None,
     batch_size: Annotated[
@@ -95,7 +95,7 @@ def sweep(
         typer.Option(
             "--batch-size",
             metavar="N[,...]",
-            help="Sequences of a replica, or full: the most that fit. Default: full.",
+            help="Of a replica; full is the most that fit.",
         ),
     ] = "full",
     where: Annotated[
@@ -103,21 +103,21 @@ def sweep(
         typer.Option(
             "--where",
             metavar="CONDITION",
-            help="Points that are kept: 'users >= 64 and tpot_high_ms < 30'.",
+            help="Keep those where: 'users >= 64 and tpot_ms < 30'.",
         ),
     ] = None,
     reduce: Annotated[
         str | None,
-        typer.Option(
-            "--reduce", metavar="HOW", help="What is left: pareto, min, top:20. Default: all rows."
-        ),
+        typer.Option("--reduce", metavar="HOW", help="pareto, min, top:20. Default: all rows."),
     ] = None,
     objectives: Annotated[
         str | None,
         typer.Option(
             "--objectives",
-            metavar="KEY up|down[,...]",
-            help="What is best. 'users up, tpot_s down, n_gpus down' of a frontier.",
+            metavar="GOAL[,...]",
+            help="What is best. 'users up, tpot_s down, n_gpus down' of a frontier, 'tpot_s down' "
+            "of min and top.",
+            rich_help_panel=REQUIREMENTS,
         ),
     ] = None,
     by: Annotated[
@@ -126,6 +126,7 @@ def sweep(
             "--by",
             metavar="KEY[,...]",
             help="What is left of each: gpu, attention, context_tokens.",
+            rich_help_panel=REQUIREMENTS,
         ),
     ] = None,
     tpot_ms: TpotOption = None,
@@ -254,9 +255,9 @@ def sweep(
     ] = None,
     spec_dir: SpecDirOption = None,
 ) -> None:
-    """A grid of designs, GPUs, layouts, contexts and batches, and the best of it.
+    """A grid of designs, GPUs, layouts and loads, and the best of it.
 
-    Example: lrkv-plan sweep llama-3.1-8b --gpus h100-sxm,h200 --designs 'own;lrkv:16..64:16'
+    Example: lrkv-plan sweep llama-3.1-8b --gpus h200,b200 --reduce pareto
     """
 
 

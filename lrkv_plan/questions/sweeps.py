@@ -343,24 +343,29 @@ def _designs(model: ModelSpec, asked: Any) -> list[Design]:
     several = asked if isinstance(asked, list | tuple) else ["own" if asked is None else asked]
     texts = [part for one in several
              for part in (one.split(";") if isinstance(one, str) else [one])]  # fmt: skip
+    own = design_label(model)
     found: dict[str, Design] = {}
     for one in texts:
         if not isinstance(one, str | AttentionSpec) or one == "":
             raise ArgumentError("designs", f" {shown(one)}: must be text, such as 'gqa:8'")
         if isinstance(one, str) and one.strip() == "own":
-            label = design_label(model)
-            found.setdefault(label, Design(text=label))
+            found.setdefault(own, Design(text=own))
             continue
         for spec in [one] if isinstance(one, AttentionSpec) else _spelled(model, one.strip()):
             text = spec if isinstance(spec, str) else spec.text()
+            refused = None
             try:
-                swap_attention(model, spec)
+                is_own = swap_attention(model, spec) == model
             except SpecError as error:
-                if len(texts) == 1 and len(several) == 1 and spec == one:
+                if len(texts) == 1 and spec == one:
                     raise
-                found.setdefault(text, Design(text=text, spec=spec, refused=str(error)))
-                continue
-            found.setdefault(text, Design(text=text, spec=spec))
+                is_own, refused = False, str(error)
+            known = found.get(text)
+            if known is not None and known.spec is None and not is_own:
+                # The label leaves out what tells them apart, such as sinks.
+                found = {"own": Design(text="own"), **{k: v for k, v in found.items() if k != own}}
+            if text not in found:
+                found[text] = Design(text=text, spec=None if is_own else spec, refused=refused)
         if len(found) > words.MOST_IN_A_SPAN:
             raise ArgumentError("designs", f": more than {words.MOST_IN_A_SPAN:,} designs")
     return list(found.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from lrkv_plan.report.screens.words import (
 
 if TYPE_CHECKING:
     from lrkv_plan.latency.sensitivity import Sensitivity
-    from lrkv_plan.questions.asking import Asking
     from lrkv_plan.serving.cheapest import Way, Wish
     from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.specs.hardware import HardwareProfile
@@ -54,7 +53,7 @@ class BestAnswer:
     firmness: Sensitivity | None
     smaller: Way | None
     launch: Sequence[str]
-    asking: Asking
+    asking: Callable[..., list[str]]
 
     @property
     def has_several_designs(self) -> bool:
