@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from lrkv_plan.questions.arguments import (
     refuse_unread,
 )
 from lrkv_plan.questions.result import Result
+from lrkv_plan.specs.design import design_label
 
 if TYPE_CHECKING:
     import pandas
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from lrkv_plan.sweeping.running import Outcome
 
 _SIZES = ("tp_size", "pp_size", "dp_size", "ep_size", "dcp_size")
+MOST_POINTS = 10**11
 _SPAN_OF_SIZES = re.compile(r"(\d+)\.\.(\d+)(?::(\*?\d+))?")
 
 
@@ -92,10 +94,10 @@ class Swept(Result):
         by : keys; a frontier for each combination of their values.
         """
         from lrkv_plan.sweeping.points import KEYS, NUMBER_KEYS
-        from lrkv_plan.sweeping.reduction import reduction
+        from lrkv_plan.sweeping.reduction import best_first, reduction
 
         asked = reduction("pareto", objectives, by, set(KEYS), set(NUMBER_KEYS))
-        return asked.of_frame(self.frame)
+        return best_first(asked, asked.of_frame(self.frame))
 
     def figure(self, x: str, y: str, hue: str | None = None) -> Figure:
         """The rows as a picture's series: ``y`` against ``x``, a colour for each ``hue``.
@@ -215,6 +217,10 @@ def sweep(
     refuse_beside_pool(kv_memory, utilisation=utilisation)
     named = models_of(models, spec_dir)
     grid = _grid(given, named)
+    if grid.n_points > MOST_POINTS:
+        raise UsageError(
+            f"{grid.n_points:,} points: at most {MOST_POINTS:,}; use shorter axes or wider steps"
+        )
     asked = Sweep(grid=grid, where=kept, reduction=thinned)
     folder = None if out is None else as_path(out)
     outcome = run(
@@ -223,7 +229,43 @@ def sweep(
     )  # fmt: skip
     inputs = _inputs(asked, given, named, folder)
     table = sweep_table(asked, outcome, inputs, [text for text, _ in named])
-    return Swept(table, outcome=outcome, folder=folder)
+    explained = replace(table, explain=lambda row: _explained(row, given, named))
+    return Swept(explained, outcome=outcome, folder=folder)
+
+
+def _explained(
+    row: Mapping[str, Any], given: Mapping[str, Any], named: Sequence[tuple[str, ModelSpec]]
+) -> list[str]:
+    """What ``capacity`` and ``step_time`` say of the point."""
+    from lrkv_plan.questions.serving import capacity
+    from lrkv_plan.questions.times import step_time
+
+    if row["refused"] is not None:
+        return [f"point {row['point']}: {row['refused']}"]
+    spec = next(spec for _, spec in named if spec.name == row["model"])
+    is_own = row["attention"] in ("own", design_label(spec))
+    at: dict[str, Any] = {
+        "gpu": row["gpu"], "attention": None if is_own else row["attention"],
+        "engine": given["engine"], "context_tokens": row["context_tokens"],
+        "kv_dtype": row["kv_dtype"], "weight_dtype": row["weight_dtype"],
+        "weights": given["weights"], "spec_dir": given["spec_dir"],
+        **{name: row[name] for name in _SIZES},
+    }  # fmt: skip
+    if given["weights"] is not None:
+        at["weight_dtype"] = None
+    held = capacity(spec, **at, **{n: given[n] for n in (
+        "utilisation", "kv_memory", "page_tokens", "max_batched_tokens", "max_num_seqs",
+        "prefix_cache",
+    )})  # fmt: skip
+    del at["dcp_size"]
+    timed = step_time(
+        spec, batch_size=row["batch_size"], query_tokens=given["speculative_tokens"], **at
+    )
+    lines = []
+    for answer in (held, timed):
+        if answer.table.explain is not None:
+            lines += answer.table.explain(answer.table.rows[0])
+    return lines
 
 
 def _grid(given: Mapping[str, Any], named: Sequence[tuple[str, ModelSpec]]) -> Grid:
@@ -337,7 +379,7 @@ def _weight_formats(value: Texts | None) -> list[str | None]:
 def _designs(model: ModelSpec, asked: Any) -> list[Design]:
     """The designs of one model, each once; what its heads do not allow stays, with the reason."""
     from lrkv_plan.attention.spec import AttentionSpec
-    from lrkv_plan.specs.design import design_label, swap_attention
+    from lrkv_plan.specs.design import swap_attention
     from lrkv_plan.sweeping.grid import Design
 
     several = asked if isinstance(asked, list | tuple) else ["own" if asked is None else asked]

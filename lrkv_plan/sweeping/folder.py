@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lrkv_plan import __version__
 from lrkv_plan.errors import ArgumentError, PlanError
 from lrkv_plan.sweeping.evaluation import Counts, Part, Sweep, joined
+from lrkv_plan.sweeping.reduction import best_first
 
 if TYPE_CHECKING:
     import pandas
@@ -134,7 +135,7 @@ class Folder:
             whole.append(frame)
             if len(whole) > _TOGETHER:
                 whole = [reduction.of_frame(joined(whole))]
-        frame = reduction.of_frame(joined(whole))
+        frame = best_first(reduction, reduction.of_frame(joined(whole)))
         self._write(self.path / "reduced.parquet", frame, counts)
         return frame
 

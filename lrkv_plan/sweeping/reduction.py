@@ -103,6 +103,18 @@ class Reduction:
         return found.reset_index(drop=True)
 
 
+def best_first(reduction: Reduction, frame: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows that are left with the best first, group by group; equals in the points' order."""
+    if not reduction.objectives or frame.empty:
+        return frame
+    goals = [
+        frame[one.key].to_numpy() * (-1.0 if one.is_up else 1.0) for one in reduction.objectives
+    ]
+    groups = [_plain(frame[key]) for key in reduction.by]
+    order = np.lexsort((np.arange(len(frame)), *reversed([*groups, *goals])))
+    return frame.iloc[order].reset_index(drop=True)
+
+
 def _plain(series: pandas.Series) -> Any:
     """A column as an array: texts as the numbers of their categories."""
     return series.cat.codes.to_numpy() if hasattr(series, "cat") else series.to_numpy()

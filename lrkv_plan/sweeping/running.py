@@ -22,6 +22,7 @@ from lrkv_plan.errors import ArgumentError, PlanError, shown
 from lrkv_plan.sweeping.evaluation import Counts, Part, Sweep, evaluate, joined
 from lrkv_plan.sweeping.folder import Folder
 from lrkv_plan.sweeping.grid import Chunk, chunks
+from lrkv_plan.sweeping.reduction import best_first
 
 if TYPE_CHECKING:
     import pandas
@@ -124,7 +125,8 @@ class _Gathered:
         """All that is left."""
         if self.store is None:
             self._merge()
-            return Outcome(frame=self.ready[0], counts=self.counts, n_rows=self.n_rows)
+            frame = best_first(self.sweep.reduction, self.ready[0])
+            return Outcome(frame=frame, counts=self.counts, n_rows=self.n_rows)
         frame = self.store.reduced(self.counts)
         n_rows = self.store.n_rows() if frame is None else len(frame)
         return Outcome(frame=frame, counts=self.counts, n_rows=n_rows)
@@ -249,8 +251,9 @@ def _dask(sweep: Sweep, todo: Sequence[Chunk], address: str, workers: int | None
         ) from None
     with contextlib.ExitStack() as stack:
         if address == "local":
+            n_workers = min(workers or _cores(), max(1, len(todo)))
             cluster: Any = LocalCluster(  # type: ignore[no-untyped-call]
-                n_workers=workers or _cores(), threads_per_worker=1, processes=True,
+                n_workers=n_workers, threads_per_worker=1, processes=True,
                 dashboard_address=None, silence_logs=50,
             )  # fmt: skip
             stack.enter_context(cluster)

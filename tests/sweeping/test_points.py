@@ -193,3 +193,14 @@ def test_a_design_that_only_reads_like_the_own_one_is_another() -> None:
     swept = lrkv_plan.sweep("gpt-oss-20b", gpus="h200", designs="own;gqa:8")
     assert [row["attention"] for row in swept.rows] == ["own", "gqa:8"]
     assert swept.rows[0]["model_params"] - swept.rows[1]["model_params"] == 24 * 64
+
+
+def test_a_row_is_explained_by_the_single_questions() -> None:
+    swept = lrkv_plan.sweep(
+        "llama-3.1-8b", gpus="h200", designs="own;lrkv:16", batch_size=[32, 9_999], tp_size=[1, 2]
+    )
+    told = swept.explain(0)
+    assert "131,072" in told  # bytes a token
+    assert "attention" in told
+    assert "the batch does not fit" in swept.explain(1)
+    assert "lrkv:16" in swept.explain(4)

@@ -72,7 +72,7 @@ def sweep_screen(answer: SweepAnswer) -> Screen:
 
 def _verdict(answer: SweepAnswer) -> Iterator[str]:
     reduction, n_rows = answer.sweep.reduction, answer.n_rows
-    points = f"{answer.counts.points:,} points"
+    points = counted(answer.counts.points, "point")
     goals = ", ".join(map(str, reduction.objectives))
     by = f" for each {', '.join(reduction.by)}" if reduction.by else ""
     if not n_rows:
@@ -115,7 +115,7 @@ def significant_usd(value: float) -> str:
 
 def _counted(answer: SweepAnswer) -> str:
     counts = answer.counts
-    told = [f"{counts.points:,} points"]
+    told = [counted(counts.points, "point").capitalize()]
     if answer.sweep.where is not None:
         told.append(f"{counts.wanted:,} meet the condition")
     if counts.unfit:
