@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "lrkv_plan"
 # From the ground up: a file may import what stands before its own layer, and its own layer.
 LAYERS = (
-    "errors", "units", "words", "notes", "files", "documents", "formats", "schema", "attention", "specs",
+    "errors", "progress", "units", "words", "notes", "files", "documents", "formats", "schema", "attention", "specs",
     "huggingface", "gguf", "loader", "memory", "latency", "serving", "auditing", "checkpoint",
     "calibration", "report", "questions", "cli",
 )  # fmt: skip
@@ -27,6 +27,7 @@ HEAVY = {
     "scipy": {"calibration"},
     "torch": {"calibration"},
     "pandas": {"specs", "calibration", "questions"},
+    "pyarrow": {"specs"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "rich": {"report", "cli"},

@@ -34,6 +34,7 @@ from lrkv_plan.specs.model import ModelSpec
 if TYPE_CHECKING:
     from lrkv_plan.latency.step import StepModel
     from lrkv_plan.memory.exact import IntArray
+    from lrkv_plan.specs.population import LengthCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ def capacity_answers(
     designs: Sequence[tuple[str, ModelSpec]],
     deployments: Iterable[Deployment],
     *,
-    lengths: IntArray | None = None,
+    lengths: IntArray | LengthCounts | None = None,
     target: LatencyTarget | None = None,
     chooses_layout: bool = False,
 ) -> list[Answer]:
@@ -175,7 +176,7 @@ def _usd_per_hour(answer: Answer) -> float | None:
 def _answer(
     design: tuple[str, ModelSpec],
     deployment: Deployment,
-    lengths: IntArray | None,
+    lengths: IntArray | LengthCounts | None,
     target: LatencyTarget | None,
     chooses_layout: bool,
 ) -> Answer:
@@ -196,7 +197,7 @@ def _answer(
 def _stated(
     design: tuple[str, ModelSpec],
     deployment: Deployment,
-    lengths: IntArray | None,
+    lengths: IntArray | LengthCounts | None,
     target: LatencyTarget | None,
 ) -> Answer:
     label, model = design
