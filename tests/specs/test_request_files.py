@@ -27,6 +27,10 @@ pq = pytest.importorskip("pyarrow.parquet")
 PROMPTS, OUTPUTS = [4808, 0, 110], [10, 8, 27]  # those of the made-up samples
 
 
+def gz(data: bytes) -> bytes:
+    return gzip.compress(data, mtime=0)  # the same bytes in every process
+
+
 def zstd(data: bytes) -> bytes:
     return pa.Codec("zstd").compress(data, asbytes=True)  # type: ignore[no-any-return]
 
@@ -50,7 +54,7 @@ def azure(path: Path, **changed: Any) -> Path:
 
 
 @pytest.mark.parametrize("text", [AZURE_2023, AZURE_2024, BURST_2, BURST_8, MOONCAKE])
-@pytest.mark.parametrize("pack", [lambda data: gzip.compress(data, mtime=0), zstd])
+@pytest.mark.parametrize("pack", [gz, zstd])
 def test_a_packed_trace_is_the_plain_one(
     tmp_path: Path, text: str, pack: Callable[[bytes], bytes]
 ) -> None:
@@ -62,14 +66,14 @@ def test_a_packed_trace_is_the_plain_one(
 
 
 def test_members_and_frames_follow_each_other(tmp_path: Path) -> None:
-    for name, pack in (("t.gz", gzip.compress), ("t.zst", zstd)):
+    for name, pack in (("t.gz", gz), ("t.zst", zstd)):
         path = tmp_path / name
         path.write_bytes(pack(b"5\n") + pack(b"7\n"))
         assert read_lengths(path).lengths.first.tolist() == [5, 7]
 
 
 def test_a_column_of_a_packed_csv_and_of_parquet(tmp_path: Path) -> None:
-    (tmp_path / "l.csv.gz").write_bytes(gzip.compress(b"user,tokens\na,5\nb,7\n"))
+    (tmp_path / "l.csv.gz").write_bytes(gz(b"user,tokens\na,5\nb,7\n"))
     parquet(tmp_path / "l.parquet", user=["a", "b"], tokens=[5, 7])
     for name in ("l.csv.gz", "l.parquet"):
         assert read_lengths(tmp_path / name, "tokens").lengths.first.tolist() == [5, 7]
@@ -224,17 +228,17 @@ LINES = b"".join(b"%d\n" % (i % 977) for i in range(20_000))
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (gzip.compress(LINES)[:-9], "cannot be unpacked: Compressed file ended"),
-        (gzip.compress(LINES)[:-8] + b"\0" * 8, "cannot be unpacked: CRC check failed"),
-        (gzip.compress(LINES) + b"more", "cannot be unpacked: Not a gzipped file"),
+        (gz(LINES)[:-9], "cannot be unpacked: Compressed file ended"),
+        (gz(LINES)[:-8] + b"\0" * 8, "cannot be unpacked: CRC check failed"),
+        (gz(LINES) + b"more", "cannot be unpacked: Not a gzipped file"),
         (zstd(LINES)[:-9], "cannot be unpacked|cannot be read|Truncated"),
         (zstd(LINES)[:8] + b"\xff" * 20, "cannot be unpacked: "),
-        (gzip.compress(gzip.compress(LINES)), "line 1: .*packed with gzip twice"),
-        (gzip.compress(b"PAR1" + LINES), "line 1: .*a Parquet file; Parquet packs"),
-        (gzip.compress(b"\0" * 2**22), "a line has more than 1,048,576 bytes"),
-        (gzip.compress(b"5\n" + b"\0" * 2**18 + b"\n"), "line 2: byte 0x00: must be UTF-8"),
-        (gzip.compress(b"5\n7\nx\n"), "line 3: length 'x': must be a whole"),
-        (gzip.compress(b""), "empty: at least one line"),
+        (gz(gz(LINES)), "line 1: .*packed with gzip twice"),
+        (gz(b"PAR1" + LINES), "line 1: .*a Parquet file; Parquet packs"),
+        (gz(b"\0" * 2**22), "a line has more than 1,048,576 bytes"),
+        (gz(b"5\n" + b"\0" * 2**18 + b"\n"), "line 2: byte 0x00: must be UTF-8"),
+        (gz(b"5\n7\nx\n"), "line 3: length 'x': must be a whole"),
+        (gz(b""), "empty: at least one line"),
         (b"BZh91AY&SY", "line 1: .*compressed with bzip2"),
         (b"\xfd7zXZ\0", "line 1: .*compressed with xz"),
     ],
@@ -250,7 +254,7 @@ def test_a_damaged_or_twice_packed_file_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstd])
+@pytest.mark.parametrize("pack", [gz, zstd])
 def test_a_bomb_is_refused_as_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:
@@ -268,7 +272,7 @@ def test_a_folder_and_a_pattern_are_one_trace(tmp_path: Path) -> None:
     folder = tmp_path / "days"
     folder.mkdir()
     (folder / "a.csv").write_text(AZURE + late)
-    (folder / "b.csv.gz").write_bytes(gzip.compress((AZURE + early).encode()))
+    (folder / "b.csv.gz").write_bytes(gz((AZURE + early).encode()))
     (folder / "README.md").write_text("about")
     (folder / "_SUCCESS.csv").write_text("")
     (folder / ".part.csv").write_text("")
