@@ -13,8 +13,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "lrkv_plan"
 # From the ground up: a file may import what stands before its own layer, and its own layer.
 LAYERS = (
-    "errors", "units", "words", "notes", "files", "documents", "formats", "schema", "attention", "specs",
-    "huggingface", "gguf", "loader", "memory", "latency", "serving", "sweeping", "auditing",
+    "errors", "progress", "units", "words", "notes", "files", "documents", "formats", "schema", "attention",
+    "specs", "huggingface", "gguf", "loader", "memory", "latency", "serving", "sweeping", "auditing",
     "checkpoint", "calibration", "report", "questions", "cli",
 )  # fmt: skip
 # Libraries that take time to import, and the layers that may name them.
@@ -28,7 +28,7 @@ HEAVY = {
     "scipy": {"calibration"},
     "torch": {"calibration"},
     "pandas": {"specs", "sweeping", "calibration", "report", "questions"},
-    "pyarrow": {"sweeping"},
+    "pyarrow": {"specs", "sweeping"},
     "dask": {"sweeping"},
     "distributed": {"sweeping"},
     "matplotlib": {"report"},

@@ -23,6 +23,7 @@ from lrkv_plan.cli.names import (
     weight_formats,
 )
 from lrkv_plan.cli.panels import DEPLOYMENT, OUTPUT, PRICE, REQUIREMENTS
+from lrkv_plan.cli.progress import progress_when_long
 from lrkv_plan.errors import PlanError, RequirementError, UsageError
 from lrkv_plan.report.format import Format
 
@@ -310,7 +311,8 @@ def writes_table(command: "Callable[..., Table | None]") -> Callable[..., None]:
     @functools.wraps(command)
     def run(**values: Any) -> None:
         chosen = _OUTPUT_DEFAULTS | {n: values.pop(n) for n in _OUTPUT_PARAMETERS if n not in own}
-        table = command(**values)
+        with progress_when_long(chosen["quiet"]):
+            table = command(**values)
         if table is not None:
             write_table(table, **chosen)
             if isinstance(table.unmet, PlanError):

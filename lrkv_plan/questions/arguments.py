@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lrkv_plan.specs.deployment import EngineName
     from lrkv_plan.specs.design import NamedDesign
     from lrkv_plan.specs.hardware import HardwareProfile
-    from lrkv_plan.specs.lengths import Population
+    from lrkv_plan.specs.population import Population
 
 Model: TypeAlias = "str | Path | Mapping[str, Any] | ModelSpec"
 Models: TypeAlias = "Model | Sequence[Model]"
@@ -163,7 +163,8 @@ def population_of(
     ArgumentError
         If more than one source is given, or ``column`` without ``lengths``.
     """
-    from lrkv_plan.specs.lengths import parse_percentiles, read_lengths, read_trace
+    from lrkv_plan.specs.lengths import parse_percentiles, read_lengths
+    from lrkv_plan.specs.traces import read_trace
 
     sources = {"lengths": lengths, "trace": trace, "length_percentiles": length_percentiles}
     given = [name for name, value in sources.items() if value is not None]
@@ -452,12 +453,12 @@ def contexts_of(
     ArgumentError
         If the population holds sequences that an engine of that length would refuse.
     """
-    longest = None if population is None else int(population.lengths.max())
+    longest = None if population is None else population.lengths.max_tokens
     if value is None:
         return [longest or default_context(model)]
     contexts = words.token_counts("context_tokens", value)
     if population is not None and longest is not None and min(contexts) < longest:
-        n_longer = int((population.lengths > min(contexts)).sum())
+        n_longer = population.lengths.n_longer_than(min(contexts))
         raise ArgumentError(
             "context_tokens",
             f" {min(contexts)}: {n_longer:,} of {population.n_sequences:,} sequences are longer, "

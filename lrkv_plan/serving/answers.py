@@ -30,6 +30,7 @@ from lrkv_plan.specs.model import ModelSpec
 if TYPE_CHECKING:
     from lrkv_plan.latency.step import StepModel
     from lrkv_plan.memory.exact import IntArray
+    from lrkv_plan.specs.population import LengthCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,7 @@ def capacity_answers(
     designs: Sequence[tuple[str, ModelSpec]],
     deployments: Iterable[Deployment],
     *,
-    lengths: IntArray | None = None,
+    lengths: IntArray | LengthCounts | None = None,
     target: LatencyTarget | None = None,
     chooses_layout: bool = False,
 ) -> list[Answer]:
@@ -171,7 +172,7 @@ def _usd_per_hour(answer: Answer) -> float | None:
 def _answer(
     design: tuple[str, ModelSpec],
     deployment: Deployment,
-    lengths: IntArray | None,
+    lengths: IntArray | LengthCounts | None,
     target: LatencyTarget | None,
     chooses_layout: bool,
 ) -> Answer:
@@ -192,7 +193,7 @@ def _answer(
 def _stated(
     design: tuple[str, ModelSpec],
     deployment: Deployment,
-    lengths: IntArray | None,
+    lengths: IntArray | LengthCounts | None,
     target: LatencyTarget | None,
 ) -> Answer:
     label, model = design

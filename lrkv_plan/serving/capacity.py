@@ -39,6 +39,7 @@ from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from lrkv_plan.memory.exact import IntArray
+    from lrkv_plan.specs.population import LengthCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +88,18 @@ class CapacityRow:
 
 
 def capacity_row(
-    model: ModelSpec, deployment: Deployment, *, lengths: IntArray | None = None
+    model: ModelSpec,
+    deployment: Deployment,
+    *,
+    lengths: IntArray | LengthCounts | None = None,
 ) -> CapacityRow:
     """What fits of one design.
 
     Parameters
     ----------
     model : the design is the model's own.
-    lengths : a population of uneven lengths in arrival order, accounted beside equal ones. [tokens]
+    lengths : a population of uneven lengths in arrival order or as counted, accounted beside equal
+        ones. [tokens]
 
     Raises
     ------
@@ -335,7 +340,7 @@ def _binds(budget_bytes: int, pool: Pool) -> str:
     return pool.binds
 
 
-def _account(pool: Pool, lengths: IntArray) -> PopulationAccount:
+def _account(pool: Pool, lengths: IntArray | LengthCounts) -> PopulationAccount:
     def payload_of(tokens: IntArray) -> IntArray:
         # A pool shared by windows and full layers may allot a short sequence less than it uses.
         used: IntArray = pool.payload_of(tokens)
