@@ -16,6 +16,7 @@ _QUESTIONS = {
     "step_time": "times", "crossover": "times", "roofline": "times",
     "best": "best", "sweep": "sweeps",
     "audit": "checks", "inspect": "checks",
+    "designs": "comparing", "explore": "exploring", "ranks": "ranks", "faster_map": "maps",
 }  # fmt: skip
 _HOMES = {
     "load_model": "lrkv_plan.loader",

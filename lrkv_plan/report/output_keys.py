@@ -149,14 +149,17 @@ _TOLD: Shape = {
 }  # fmt: skip
 
 
-def _stacked(answer: Answer) -> Answer:
-    """The answer, and what it is where arguments list several values."""
-    refused: Shape = {**_TOLD, "refused": str}
+_PLACE: Shape = {key: _TOLD[key] for key in ("model", "gpu", "kv_dtype")}
+
+
+def _stacked(answer: Answer, told: Shape = _TOLD) -> Answer:
+    """The answer, and what it is where arguments list several values; ``told`` is then in rows."""
+    refused: Shape = {**told, "refused": str}
     (inputs,) = answer.inputs
     return dataclasses.replace(
         answer,
         inputs=(inputs, {"alternatives": Many(inputs)}),
-        rows=(*answer.rows, *({**_TOLD, **row} for row in answer.rows), refused),
+        rows=(*answer.rows, *({**told, **row} for row in answer.rows), refused),
     )
 
 
@@ -821,9 +824,9 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
     "params": _params,
     "shard": _shard,
     "capacity": _capacity,
-    "crossover": _crossover,
+    "crossover": lambda: _stacked(_crossover(), _PLACE),
     "step-time": lambda: _stacked(_step_time()),
-    "roofline": _roofline,
+    "roofline": lambda: _stacked(_roofline(), _PLACE),
     "validate": _validate,
     "audit": _audit,
     "inspect": _inspect,

@@ -13,6 +13,7 @@ from lrkv_plan.auditing.evaluate import AuditRow, Verdict
 from lrkv_plan.auditing.readings import CUT, UNROUNDED
 from lrkv_plan.errors import SpecError
 from tests.auditing.conftest import Audited, audited_claim
+from tests.drawing import drawn
 
 SIX = {"n_heads": 6, "head_dim": 128}
 EIGHTEEN = {"n_heads": 18, "head_dim": 128}
@@ -109,7 +110,7 @@ def test_nearest_rank_is_named_where_none_prints(audited: Audited) -> None:
 
 
 @given(st.integers(1, 64), st.integers(1, 40), st.integers(1, 100_000), st.sampled_from([1, 2, 4]))
-@settings(max_examples=60)
+@settings(max_examples=drawn(60))
 def test_doubled_layers_are_found_for_any_shape(
     heads: int, layers: int, tokens: int, gpus: int
 ) -> None:
@@ -122,7 +123,7 @@ def test_doubled_layers_are_found_for_any_shape(
 
 
 @given(st.integers(1, 32), st.integers(0, 64), st.integers(0, 64))
-@settings(max_examples=60)
+@settings(max_examples=drawn(60))
 def test_every_integer_rank_is_tried(heads: int, stated: int, planted: int) -> None:
     inputs = {"n_heads": heads, "head_dim": 64, "attention": f"lrkv:{stated}"}
     ratio = Fraction(1, heads) + Fraction(planted, 64)

@@ -19,6 +19,7 @@ from lrkv_plan.huggingface import import_config
 from lrkv_plan.loader import load_model
 from lrkv_plan.memory.weights import parameter_count
 from lrkv_plan.specs.model import ModelSpec
+from tests.drawing import drawn
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "huggingface_configs.yaml"
 CASES = yaml.safe_load(GOLDEN.read_text(encoding="utf-8"))
@@ -363,7 +364,7 @@ _ODD = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=drawn(300), deadline=None)
 @given(case=st.sampled_from(CASES), odd=_ODD, data=st.data())
 def test_odd_value_anywhere_gives_a_model_or_a_spec_error_quickly(
     case: dict[str, Any], odd: Any, data: st.DataObject

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lrkv_plan.errors import SpecError, UsageError
 from lrkv_plan.specs import text_blocks as line_blocks
 from lrkv_plan.specs.lengths import parse_percentiles, read_lengths
+from tests.drawing import drawn
 
 
 def write(tmp_path: Path, data: str | bytes, name: str = "lengths.txt") -> Path:
@@ -133,7 +134,7 @@ def test_lines_are_numbered_across_blocks(tmp_path: Path) -> None:
         read_lengths(write(tmp_path, good + "\n#\nx\n"))
 
 
-@settings(max_examples=50)
+@settings(max_examples=drawn(50))
 @given(st.lists(st.integers(0, 10**9), min_size=1).filter(any), st.sampled_from(["\n", "\r\n"]))
 def test_any_lengths_come_back(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], line_end: str
@@ -142,7 +143,7 @@ def test_any_lengths_come_back(
     assert read_lengths(path).lengths.first.tolist() == [length for length in lengths if length]
 
 
-@settings(max_examples=200)
+@settings(max_examples=drawn(200))
 @given(st.binary(max_size=80))
 def test_any_bytes_are_read_or_refused_in_one_line(
     tmp_path_factory: pytest.TempPathFactory, data: bytes

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lrkv_plan.errors import SpecError
 from lrkv_plan.specs.traces import read_trace
+from tests.drawing import drawn
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
@@ -183,7 +184,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=drawn(50))
 @given(REQUESTS, st.sampled_from(["burst", "mooncake"]))
 def test_any_requests_come_back_in_order_of_arrival(
     tmp_path_factory: pytest.TempPathFactory, requests: list[tuple[int, int, int]], kind: str
@@ -199,7 +200,7 @@ def test_any_requests_come_back_in_order_of_arrival(
     assert population.lengths.first.tolist() == [p + o for _, p, o in in_order]
 
 
-@settings(max_examples=200)
+@settings(max_examples=drawn(200))
 @given(st.sampled_from([AZURE_2024, BURST_2, MOONCAKE]), st.data())
 def test_a_damaged_trace_is_read_or_refused_in_one_line(
     tmp_path_factory: pytest.TempPathFactory, text: str, data: st.DataObject
