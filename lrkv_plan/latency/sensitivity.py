@@ -32,9 +32,9 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class OneChanged:
-    """What becomes of the winner with one constant at an end of its band, all others at 1.
+    """What is the cheapest with one constant at an end of its band, all others at 1.
 
-    Costs are the winner's; ``low_winner`` and ``high_winner`` are places of options.
+    Costs are those of the cheapest then; ``low_winner`` and ``high_winner`` are places of options.
     """
 
     name: str
@@ -50,8 +50,8 @@ class OneChanged:
 class Sensitivity:
     """How firmly an option is ahead.
 
-    ``shares`` are the draws that each option wins; ``one_at_a_time`` stands with the largest
-    change of the winner's cost first.
+    ``shares`` are the draws that each option wins; ``one_at_a_time`` stands with what changes
+    the winner first, then the largest change of its cost.
     """
 
     winner: int
@@ -125,8 +125,8 @@ def sensitivity(
     for one in constants:
         low, high = at(**{one.name: one.low}), at(**{one.name: one.high})
         rows.append(OneChanged(
-            name=one.name, low=one.low, high=one.high, low_cost=float(low[winner]),
-            high_cost=float(high[winner]), low_winner=int(np.argmin(low)),
+            name=one.name, low=one.low, high=one.high, low_cost=float(low.min()),
+            high_cost=float(high.min()), low_winner=int(np.argmin(low)),
             high_winner=int(np.argmin(high)),
         ))  # fmt: skip
     rows.sort(key=lambda row: (
@@ -159,7 +159,7 @@ def of_two_designs(
     import numpy as np
 
     names = [_kernels(model) for model in models]
-    constants = {}
+    constants: dict[str, Constant] = {}
     for name, step in zip(names, steps, strict=True):
         seconds = float(step.attention_s) or 1.0
         low, high = float(step.attention_low_s) / seconds, float(step.attention_high_s) / seconds

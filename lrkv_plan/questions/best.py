@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,13 @@ from lrkv_plan.questions.arguments import (
     context_of,
     deployment_of,
     designs_of,
-    formats_of,
     latency_target,
     load_model,
     with_provenance,
 )
 from lrkv_plan.questions.asking import Asking
+from lrkv_plan.questions.listed import listed
+from lrkv_plan.questions.picture import Picture
 from lrkv_plan.questions.result import Result
 
 if TYPE_CHECKING:
@@ -35,6 +36,38 @@ if TYPE_CHECKING:
     from lrkv_plan.specs.model import ModelSpec
 
 _SIZES = ("tp_size", "pp_size", "dp_size", "ep_size", "dcp_size")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Best(Result):
+    """The cheapest ways; ``tornado`` draws what each uncertain constant does to the first."""
+
+    def tornado(self) -> Picture:
+        """Draw what the cheapest way costs with each uncertain constant at the ends of its band.
+
+        Constants that change nothing are left out.
+
+        Raises
+        ------
+        UsageError
+            If none changes anything.
+        """
+        from lrkv_plan.report.series.sweeps import tornado
+
+        first = self.rows[0]
+        outcome = "n_gpus" if first["usd_per_hour"] is None else "usd_per_hour"
+        base = float(first[outcome])
+        moved = [
+            {
+                "name": row["constant"], "low": row["low_cost"], "high": row["high_cost"],
+                "low_text": "" if row["low_cost"] == base else f"x {row['low_factor']:.2g}",
+                "high_text": "" if row["high_cost"] == base else f"x {row['high_factor']:.2g}",
+            }
+            for row in self.table.also["sensitivity"]
+            if None not in (row["low_cost"], row["high_cost"])
+            and (row["low_cost"], row["high_cost"]) != (base, base)
+        ]  # fmt: skip
+        return Picture(tornado(moved, outcome=outcome, base=base))
 
 
 def best(
@@ -65,7 +98,7 @@ def best(
     seed: Number | None = None,
     progress: Callable[[int, int], None] | None = None,
     spec_dir: str | Path | None = None,
-) -> Result:
+) -> Best:
     """Find the cheapest way to serve so many users: GPUs, layout, replicas, formats.
 
     A row per GPU and design, the cheapest first; those that will not do stand last with the reason.
@@ -122,7 +155,7 @@ def best(
         ),
     )
     chosen = _chosen(given, spec, bases)
-    kv_dtypes = formats_of("kv_dtype", kv_dtype)
+    kv_dtypes = listed("kv_dtype", words.given(kv_dtype, "bf16"))
     weight_dtypes = _weight_formats(weight_dtype)
     answers = list(_answers(chosen, bases, wish, kv_dtypes, weight_dtypes, progress))
     answers.sort(key=_order)
@@ -139,7 +172,7 @@ def best(
     )  # fmt: skip
     table = best_table(answer, {name: value for name, value in given.items() if name != "progress"})
     gpus = {one.hardware.name: one.hardware for one in answers if one.way is not None}
-    return Result(with_provenance(table, spec, *gpus.values()))
+    return Best(with_provenance(table, spec, *gpus.values()))
 
 
 def _context(given: Mapping[str, Any], spec: ModelSpec) -> int:
@@ -149,7 +182,6 @@ def _context(given: Mapping[str, Any], spec: ModelSpec) -> int:
 def _bases(given: Mapping[str, Any], spec: ModelSpec) -> list[Deployment]:
     """One deployment per GPU; its layout, number and formats are searched."""
     from lrkv_plan.loader import load_all_hardware
-    from lrkv_plan.questions.alternatives import listed
 
     gpus: list[Any] = listed("gpu", given["gpu"])
     is_any = gpus in ([None], ["any"])

@@ -21,12 +21,13 @@ from lrkv_plan.questions.arguments import (
     Texts,
     default_context,
     deployment_of,
-    formats_of,
     latency_target,
     models_of,
     refuse_beside_pool,
     refuse_unread,
 )
+from lrkv_plan.questions.listed import listed
+from lrkv_plan.questions.picture import Picture
 from lrkv_plan.questions.result import Result
 from lrkv_plan.specs.design import design_label
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     import pandas
 
     from lrkv_plan.attention.spec import AttentionSpec
-    from lrkv_plan.report.figures import Figure
     from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.specs.model import ModelSpec
     from lrkv_plan.sweeping.evaluation import Counts, Sweep
@@ -99,37 +99,57 @@ class Swept(Result):
         asked = reduction("pareto", objectives, by, set(KEYS), set(NUMBER_KEYS))
         return best_first(asked, asked.of_frame(self.frame))
 
-    def figure(self, x: str, y: str, hue: str | None = None) -> Figure:
-        """The rows as a picture's series: ``y`` against ``x``, a colour for each ``hue``.
-
-        Raises
-        ------
-        ArgumentError
-            If a name is no key of a row, or x or y no number.
-        """
-        from lrkv_plan.report.series.sweep import sweep_figure
-
-        return sweep_figure(self.frame, x, y, hue, inputs=self.table.inputs)
-
     def plot(
-        self, x: str, y: str, hue: str | None = None, *, file: str | Path | None = None
-    ) -> Any:
-        """Draw ``y`` against ``x``, a colour for each ``hue``.
+        self, x: str, y: str, hue: str | None = None, *, better: Sequence[str] | None = None
+    ) -> Picture:
+        """Draw the frontier of ``y`` against ``x`` and the other rows, a colour for each ``hue``.
 
         Parameters
         ----------
-        file : written there (png, svg or pdf); else the matplotlib figure comes back.
+        x, y : keys of rows, or short words of them; ``hue`` such as attention or gpu.
+        better : "more" or "less" for x and y; what is meant of users, times, rates and prices where
+            None.
+
+        Raises
+        ------
+        UsageError
+            If a name is no key, or no row has both.
         """
-        from lrkv_plan.report.plots import drawn, picture
+        from lrkv_plan.report.series.sweeps import frontier
 
-        figure = self.figure(x, y, hue)
-        if file is None:
-            return drawn(figure)
-        path = Path(file)
-        from lrkv_plan.files import write_whole
+        keys = [_key(one, "x" if one is x else "y") for one in (x, y)]
+        told = tuple(map(_better, keys)) if better is None else tuple(better)
+        colour = None if hue is None else _key(hue, "hue")
+        return Picture(frontier(self.frame, keys[0], keys[1], colour, better=told))  # type: ignore[arg-type]
 
-        write_whole(path, picture(figure, path.suffix.lower().removeprefix(".")), force=True)
-        return path
+    def heat_map(self, x: str, y: str, value: str, *, better: str | None = None) -> Picture:
+        """Draw one value over two keys of rows; of several rows of a cell the better one.
+
+        Raises
+        ------
+        UsageError
+            If a name is no key, or no row has the value.
+        """
+        from lrkv_plan.report.series.sweeps import heat_map
+
+        key = _key(value, "value")
+        told = _better(key) if better is None else better
+        return Picture(heat_map(self.frame, _key(x, "x"), _key(y, "y"), key, better=told))
+
+
+def _key(name: str, argument: str) -> str:
+    from lrkv_plan.sweeping.points import KEYS
+    from lrkv_plan.sweeping.where import key_of
+
+    return key_of(name, set(KEYS), argument)[0]
+
+
+_LESS = ("tpot", "usd", "n_gpus", "bytes", "model_params")
+
+
+def _better(key: str) -> str:
+    """Whether more or less of a key is better: of times, prices, GPUs and bytes less."""
+    return "less" if key.startswith(_LESS) or "_bytes_" in key else "more"
 
 
 def sweep(
@@ -261,7 +281,7 @@ def _explained(
     timed = step_time(
         spec, batch_size=row["batch_size"], query_tokens=given["speculative_tokens"], **at
     )
-    lines = []
+    lines: list[str] = []
     for answer in (held, timed):
         if answer.table.explain is not None:
             lines += answer.table.explain(answer.table.rows[0])
@@ -272,7 +292,7 @@ def _grid(given: Mapping[str, Any], named: Sequence[tuple[str, ModelSpec]]) -> G
     from lrkv_plan.sweeping.grid import Grid
 
     texts, specs = [text for text, _ in named], tuple(spec for _, spec in named)
-    kv_dtypes = formats_of("kv_dtype", given["kv_dtype"])
+    kv_dtypes = listed("kv_dtype", words.given(given["kv_dtype"], "bf16"))
     gpus = _listed_gpus(given["gpus"])
     bases = tuple(
         tuple(_base(given, text, spec, gpu) for gpu in gpus)
@@ -304,8 +324,6 @@ def _grid(given: Mapping[str, Any], named: Sequence[tuple[str, ModelSpec]]) -> G
 
 
 def _listed_gpus(value: Any) -> list[Any]:
-    from lrkv_plan.questions.alternatives import listed
-
     found = listed("gpus", value)
     if found == [None]:
         raise ArgumentError("gpus", ": name one or several, such as 'h100-sxm,h200'")

@@ -106,8 +106,8 @@ MEANINGS = {
     "heads_per_tile": "heads served by one read of a shared row; null: all",
     "held_out": "whether constants were refitted without the judged head configurations",
     "hidden_dims": "feed-forward widths that restore the parameter count",
-    "high_cost": "the winner's cost with the constant at high_factor: USD an hour, or GPUs; "
-    "null: serves nobody",
+    "high_cost": "the cheapest way's cost with the constant at high_factor: USD an hour, or GPUs; "
+    "null: none serves",
     "high_factor": "high end of the constant's band, a factor",
     "high_s": "with all constants at their worst. [s]",
     "high_winner": "the cheapest way then",
@@ -140,7 +140,7 @@ MEANINGS = {
     "line": "line of the log that prints the figure",
     "linear_s": "the weights' pass: matrices, products over heads and experts. [s]",
     "log": "the log's path",
-    "low_cost": "the winner's cost with the constant at low_factor",
+    "low_cost": "the same with the constant at low_factor",
     "low_factor": "low end of the constant's band, a factor",
     "low_s": "with all constants at their best. [s]",
     "low_winner": "the cheapest way then",
