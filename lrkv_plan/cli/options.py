@@ -44,7 +44,8 @@ GpusOption = Annotated[
     typer.Option(
         "--gpu",
         metavar="GPU[,...]",
-        help="Name or YAML file, 8xh100-sxm for eight. A comma lists several.",
+        help="Name or YAML file, 8xh100-sxm for eight. A comma lists several; a plus joins stages "
+        "of one deployment, 1xrtx-5090+1xrtx-4090.",
         autocompletion=some_of(gpus),
     ),
 ]
@@ -66,6 +67,15 @@ NGpusOption = Annotated[
 PpSizeOption = Annotated[
     str,
     typer.Option("--pp-size", metavar="N", help="Pipeline stages.", rich_help_panel=DEPLOYMENT),
+]
+PpLayersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pp-layers",
+        metavar="L,L[,...]",
+        help="Layers of each pipeline stage, 32,16. Default: as the engine deals them out.",
+        rich_help_panel=DEPLOYMENT,
+    ),
 ]
 DpSizeOption = Annotated[
     str,

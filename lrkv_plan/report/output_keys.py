@@ -26,6 +26,7 @@ from lrkv_plan.schema import Source
 from lrkv_plan.serving.capacity import CapacityRow
 from lrkv_plan.serving.load import Admission
 from lrkv_plan.serving.log_check import UNITS
+from lrkv_plan.serving.stages import StageRow
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism
 from lrkv_plan.specs.hardware import HardwareProfile, KernelConstants
 from lrkv_plan.specs.measured import MeasuredBudget
@@ -79,6 +80,7 @@ POINT: Shape = dict.fromkeys(("context_tokens", "batch_size", "query_tokens", "t
 WEIGHTS: Shape = {"weight_dtype": str | None, "weight_bytes_per_gpu": int | None}
 DEPLOYMENT: Shape = {
     "gpu": (GPU, None),
+    "joined_gpus": list[str],
     "engine": str,
     "settings": {**get_type_hints(EngineSettings), "drafter": str | None},
     "parallelism": Parallelism,
@@ -261,7 +263,8 @@ _ADMITTED = {
 
 def _capacity() -> Answer:
     row: Shape = {
-        **_fields(CapacityRow, "budget", "population", "remarks", "weights_left_out"),
+        **_fields(CapacityRow, "budget", "population", "remarks", "weights_left_out", "stages"),
+        "stages": Many(_fields(StageRow)), "pp_layers": list[int] | None,
         "weights_left_out": list[str], "bound_by": str, "try": list[str], "refused": None,
         "total_sequences_low": int, "total_sequences_high": int,
         "layout": str | None, "other_layouts": list[str], "launch": str | None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from lrkv_plan.serving.load import (
     timed_step,
     timed_unpadded,
 )
+from lrkv_plan.serving.stages import beyond_domain
 from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -159,8 +160,8 @@ def by_gpus(groups: Sequence[Sequence[Answer]]) -> list[Answer]:
 
 
 def _kind(group: Sequence[Answer]) -> tuple[str, int | None]:
-    hardware = group[0].deployment.hardware
-    return (hardware.name if hardware else "", _n_gpus(group[0]) if not group[0].is_smallest else 0)
+    name = group[0].deployment.gpu_name
+    return (name or "", _n_gpus(group[0]) if not group[0].is_smallest else 0)
 
 
 def _n_gpus(answer: Answer) -> int:
@@ -218,7 +219,7 @@ def _bounded(
 ) -> Answer:
     """The answer with its range, and with its load where times are asked for."""
     held = sequences_between(model, deployment, row)
-    answer = replace(answer, held_between=held)
+    answer = replace(answer, held_between=held, limits=tuple(beyond_domain(deployment)))
     if target is None:
         return answer
     step = timed_step(model, deployment, target)
@@ -228,9 +229,17 @@ def _bounded(
         admitted_between=admitted_between(step, row, deployment, target, held),
         step=step,
         rests_on=step.remarks,
-        limits=() if (unpadded := timed_unpadded(model, deployment)) is None else (unpadded,),
+        limits=(*answer.limits, *_untimed(model, deployment)),
         is_timed=True,
     )
+
+
+def _untimed(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
+    """What times leave out."""
+    if (unpadded := timed_unpadded(model, deployment)) is not None:
+        yield unpadded
+    if deployment.settings.max_loras:
+        yield "the products of adapters are not timed: with --max-loras times are too low"
 
 
 def longest_contexts(

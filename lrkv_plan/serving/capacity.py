@@ -22,9 +22,13 @@ from lrkv_plan.serving.deployment import (
     check_pool,
     checkpoint_remarks,
     known_weight_bytes,
+    stage_weight_bytes,
 )
-from lrkv_plan.serving.engine import engine_record, pool_of
+from lrkv_plan.serving.engine import engine_record, fewest_of, pool_of, stage_pools
+from lrkv_plan.serving.host_tier import host_tier
 from lrkv_plan.serving.pool import Pool
+from lrkv_plan.serving.stages import StageRow, host_part, on_gpus, stage_rows, with_split
+from lrkv_plan.specs.deployment import EngineSettings
 from lrkv_plan.specs.design import (
     as_stored,
     design_label,
@@ -49,6 +53,9 @@ class CapacityRow:
     ``max_sequences`` counts full-length sequences of one core, ``total_sequences`` those of all
     GPUs. ``weights_left_out`` names parts that the budget does not count: what fits is then an
     upper bound. ``beyond_model_maximum`` marks a context that the model itself does not reach.
+    ``stages`` are those of a pipeline, ``binding_stage`` (from 0) the one whose pool is the
+    smallest, ``pp_layers`` the layers of each where they are not dealt out evenly. ``host_*`` is
+    what layers take that the engine leaves to the host, ``offload_*`` a tier of its memory.
     """
 
     model: str
@@ -83,6 +90,14 @@ class CapacityRow:
     population: PopulationAccount | None
     weights_left_out: tuple[str, ...]
     beyond_model_maximum: bool
+    host_weight_bytes: int | None
+    host_bytes_per_sequence: int | None
+    pp_layers: tuple[int, ...] | None
+    binding_stage: int | None
+    stages: tuple[StageRow, ...]
+    offload_sequences: int | None
+    offload_bytes_per_sequence: int | None
+    offload_restore_s: float | None
     remarks: tuple[str, ...]
 
 
@@ -110,26 +125,35 @@ def capacity_row(
     All replicas and data-parallel cores are alike: total_sequences = replicas x dp_size x
     max_sequences.
     """
-    parallel, settings, hardware = deployment.parallel, deployment.settings, deployment.hardware
     check_pool(deployment)
-    n_replicas = deployment.n_replicas
     label = design_label(model)
     stored = as_stored(model, deployment.rank_alignment)
+    placed = on_gpus(stored, deployment)
+    hosted = host_part(stored, deployment)
+    deployment = with_split(placed, deployment)
+    parallel, settings = deployment.parallel, deployment.settings
+    n_replicas = deployment.n_replicas
     budget = None if deployment.kv_memory_bytes is not None else _budget(stored, deployment)
     stage_bytes = (
         budget.stage_kv_bytes_per_gpu
         if budget is not None
         else (deployment.kv_memory_bytes or 0,) * parallel.pp_size
     )
-    pool = _pool(stored, stage_bytes, deployment, budget)
+    told = _told(stored, deployment, budget)
+    pools = stage_pools(placed, stage_bytes, told, engine=deployment.engine, parallel=parallel)
+    pool = fewest_of(placed, pools, stage_bytes, told)
+    if budget is not None:
+        budget = replace(budget, decides=pool.stage)
+    left = stage_bytes[pool.stage]
     cores = n_replicas * parallel.dp_size
     total = cores * pool.max_sequences
     n_gpus = n_replicas * parallel.n_gpus
     price = deployment.usd_per_gpu_hour
+    tier = host_tier(pools, deployment)
     return CapacityRow(
         model=model.name,
         attention=label,
-        gpu=hardware.name if hardware else None,
+        gpu=deployment.gpu_name,
         engine=str(deployment.engine),
         n_gpus=n_gpus,
         tp_size=parallel.tp_size,
@@ -139,13 +163,9 @@ def capacity_row(
         dcp_size=parallel.dcp_size,
         context_tokens=settings.context_tokens,
         kv_dtype=settings.kv_dtype,
-        kv_budget_bytes_per_gpu=min(stage_bytes),
-        kv_budget_low_bytes_per_gpu=(
-            min(stage_bytes) if budget is None else budget.deciding.kv_low_bytes
-        ),
-        kv_budget_high_bytes_per_gpu=(
-            min(stage_bytes) if budget is None else budget.deciding.kv_high_bytes
-        ),
+        kv_budget_bytes_per_gpu=left,
+        kv_budget_low_bytes_per_gpu=left if budget is None else budget.deciding.kv_low_bytes,
+        kv_budget_high_bytes_per_gpu=left if budget is None else budget.deciding.kv_high_bytes,
         bytes_per_token_per_gpu=pool.bytes_per_token_per_gpu,
         block_tokens=pool.block_tokens,
         block_bytes=pool.block_bytes,
@@ -163,22 +183,26 @@ def capacity_row(
         population=None if lengths is None else _account(pool, lengths),
         weights_left_out=_left_out(model, deployment),
         beyond_model_maximum=settings.context_tokens > (model.max_context_tokens or 2**63),
+        host_weight_bytes=None if hosted is None else hosted.weight_bytes,
+        host_bytes_per_sequence=None if hosted is None else hosted.bytes_per_sequence,
+        pp_layers=parallel.pp_layers,
+        binding_stage=pool.stage if parallel.pp_size > 1 else None,
+        stages=stage_rows(placed, deployment, stage_bytes, pools),
+        offload_sequences=None if tier is None else tier.sequences,
+        offload_bytes_per_sequence=None if tier is None else tier.bytes_per_sequence,
+        offload_restore_s=None if tier is None else tier.restore_s,
         remarks=(*pool.remarks, *checkpoint_remarks(deployment)),
     )
 
 
-def _pool(
-    stored: ModelSpec, stage_bytes: tuple[int, ...], deployment: Deployment,
-    budget: MemoryBudget | None,
-) -> Pool:  # fmt: skip
+def _told(stored: ModelSpec, deployment: Deployment, budget: MemoryBudget | None) -> EngineSettings:
+    """The settings with the state slots of the budget and the model's own encoder rows."""
     settings = deployment.settings
     if budget is not None and budget.state_slots is not None:
         settings = replace(settings, max_mamba_cache_size=budget.state_slots)
     if settings.encoder_tokens is None:
         settings = replace(settings, encoder_tokens=stored.encoder_tokens)
-    return pool_of(
-        stored, stage_bytes, settings, engine=deployment.engine, parallel=deployment.parallel
-    )
+    return settings
 
 
 def sequences_between(
@@ -188,9 +212,11 @@ def sequences_between(
     if row.budget is None:
         return row.total_sequences, row.total_sequences
     stored = as_stored(model, deployment.rank_alignment)
-    stages = row.budget.stages
+    placed = on_gpus(stored, deployment)
+    deployment = with_split(placed, deployment)
+    settings, stages = _told(stored, deployment, row.budget), row.budget.stages
     pools = (
-        _pool(stored, tuple(of), deployment, row.budget)
+        pool_of(placed, tuple(of), settings, engine=deployment.engine, parallel=deployment.parallel)
         for of in ([s.kv_low_bytes for s in stages], [s.kv_high_bytes for s in stages])
     )
     cores = deployment.n_replicas * deployment.parallel.dp_size
@@ -239,7 +265,11 @@ def _left_out(model: ModelSpec, deployment: Deployment) -> tuple[str, ...]:
 def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:
     if deployment.hardware is None:
         raise UsageError("the memory is unknown: name the GPU (--gpu) or the pool (--kv-memory)")
-    known = known_weight_bytes(model, deployment)
+    placed, own = on_gpus(model, deployment), None
+    if deployment.checkpoint is not None:
+        own = on_gpus(deployment.checkpoint.model, deployment)
+    known = known_weight_bytes(placed, deployment, own=own)
+    _refuse_one_for_all(deployment)
     if known is not None and deployment.measured is not None:
         return measured_budget(
             deployment.measured.budget, deployment.engine, deployment.parallel,
@@ -249,15 +279,31 @@ def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:
         refuse_unbounded_weights(model)
     return budget_for(
         deployment.engine,
-        model,
+        placed,
         deployment.hardware,
         deployment.parallel,
         deployment.settings,
         utilisation=deployment.utilisation,
         weight_dtype=deployment.weight_dtype,
         weight_bytes=known,
+        stage_weight_bytes=stage_weight_bytes(placed, deployment, own=own),
         max_sequences=deployment.settings.max_num_seqs,
+        stage_hardware=deployment.stage_hardware,
     )
+
+
+def _refuse_one_for_all(deployment: Deployment) -> None:
+    """Refuse one figure for every stage where stages differ."""
+    layers = deployment.parallel.pp_layers
+    if not deployment.joined and (layers is None or len(set(layers)) == 1):
+        return
+    given = {"--weights": deployment.weight_bytes, "--budget-file": deployment.measured}
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(
+                f"{option}: states one figure for every GPU, but the stages differ in layers or "
+                "GPU; leave it out to have each stage counted"
+            )
 
 
 def _binds(budget_bytes: int, pool: Pool) -> str:
@@ -317,6 +363,8 @@ def _suggestions(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
 
 def _more_gpus(model: ModelSpec, deployment: Deployment, kind: str) -> Iterator[str]:
     """The smallest doubling of that size which fits, on the GPUs that there are."""
+    if deployment.joined or deployment.parallel.pp_layers is not None:
+        return
     size = getattr(deployment.parallel, kind) * 2
     while size <= min(MOST_TP_SIZE, deployment.n_gpus or MOST_TP_SIZE):
         wider = replace(deployment, parallel=replace(deployment.parallel, **{kind: size}))

@@ -225,7 +225,9 @@ class Pool:
 
     Bytes are of one GPU. ``kv_tokens`` and ``max_concurrency`` are what the engine prints;
     ``blocks_of`` gives the blocks that sequences of given lengths hold and ``payload_of`` the bytes
-    of them that are used, for numbers and arrays.
+    of them that are used, for numbers and arrays. ``prefix_blocks_of`` gives those of them that a
+    first part of so many tokens fills, which sequences that begin alike hold once; None where the
+    engine's sequences share nothing. ``stage`` is the pipeline stage that it lies on, from 0.
     """
 
     engine: EngineName
@@ -242,6 +244,8 @@ class Pool:
     payload_of: Callable[[Any], Any] = field(compare=False, repr=False)
     remarks: tuple[str, ...] = ()
     binds: str = "cache memory"  # what limits the sequences
+    prefix_blocks_of: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
+    stage: int = 0
 
 
 def equal_blocks(
@@ -253,14 +257,21 @@ def equal_blocks(
     kinds: Sequence[LayerKind],
     context_tokens: int,
     encoder_tokens: int = 0,
+    shared_tokens: int | None = None,
     remarks: tuple[str, ...] = (),
 ) -> Pool:
     """A pool whose blocks hold ``block_tokens`` tokens of every layer.
 
     Tokens are blocks times that. Concurrency is tokens over the full length, without rounding up
     to blocks, as these engines print it.
+
+    Parameters
+    ----------
+    shared_tokens : first tokens that all sequences have in common, of which whole blocks are held
+        once; None where the engine's sequences share nothing. [tokens]
     """
     block_bytes = block_tokens * bytes_per_token
+    prefix = shared_blocks(shared_tokens or 0, context_tokens, block_tokens)
 
     def blocks_of(tokens: Any) -> Any:
         return ceil_div(tokens, block_tokens)
@@ -273,14 +284,42 @@ def equal_blocks(
         block_bytes=simplest(block_bytes),
         n_groups=1,
         kv_tokens=n_blocks * block_tokens,
-        max_concurrency=Fraction(n_blocks * block_tokens, context_tokens),
-        max_sequences=n_blocks // blocks_of(context_tokens),
+        max_concurrency=sequences_beside(
+            prefix * block_tokens, Fraction(n_blocks * block_tokens), Fraction(context_tokens)
+        ),
+        max_sequences=int(
+            sequences_beside(prefix, Fraction(n_blocks), Fraction(blocks_of(context_tokens)))
+        ),
         bytes_per_token_per_gpu=simplest(bytes_per_token),
         waste_share=max(Fraction(0), waste),
         blocks_of=blocks_of,
         payload_of=lambda tokens: payload_of(kinds, tokens, encoder_tokens),
         remarks=remarks,
+        prefix_blocks_of=None if shared_tokens is None else lambda tokens: tokens // block_tokens,
     )
+
+
+def shared_blocks(shared_tokens: int, context_tokens: int, block_tokens: int) -> int:
+    """Whole blocks of a common prefix: engines hash and share no part of one, nor the last token.
+
+    floor(min(N, T - 1) / block): the last token of a prompt is always computed, for its logits
+    (vLLM: ``get_computed_blocks`` in vllm/v1/core/kv_cache_manager.py).
+    """
+    return min(shared_tokens, context_tokens - 1) // block_tokens
+
+
+def sequences_beside(shared: int, held: Fraction, each: Fraction) -> Fraction:
+    """How many sequences of ``each`` fit in ``held`` where ``shared`` of each is held once.
+
+    (held - shared) / (each - shared); below one sequence there is nobody to share with.
+
+    Examples
+    --------
+    >>> sequences_beside(6, Fraction(30), Fraction(10))  # 6 + 6 x 4 = 30
+    Fraction(6, 1)
+    """
+    alone = held / each
+    return (held - shared) / (each - shared) if alone > 1 else alone
 
 
 def waste_of(payload_bytes: int | Fraction, n_blocks: int, block_bytes: int | Fraction) -> Fraction:

@@ -67,9 +67,9 @@ def deployment_text(deployment: Deployment) -> str:
     """GPUs, engine and formats of a deployment, for a caption."""
     parallel, hardware = deployment.parallel, deployment.hardware
     n_gpus = deployment.n_replicas * parallel.n_gpus
-    gpu = hardware.name if hardware else "stated pool"
+    gpu = f"{n_gpus} x {hardware.name if hardware else 'stated pool'}"
     return caption(
-        f"{n_gpus} x {gpu}",
+        deployment.gpu_name or gpu if deployment.joined else gpu,
         gpus(parallel.tp_size),
         f"{deployment.engine}",
         f"{deployment.settings.kv_dtype} cache",

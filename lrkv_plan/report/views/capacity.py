@@ -96,8 +96,7 @@ def _title(answers: Sequence[Answer], asked: CapacityAsked) -> str:
 
 
 def _gpu(answer: Answer) -> str:
-    hardware = answer.deployment.hardware
-    return hardware.name if hardware else "a stated pool"
+    return answer.deployment.gpu_name or "a stated pool"
 
 
 def _left_out(answers: Sequence[Answer]) -> Sequence[str]:
@@ -168,7 +167,7 @@ def _row(answer: Answer) -> dict[str, Any]:
         return {
             "model": answer.model and answer.model.name,
             "attention": answer.attention,
-            "gpu": deployment.hardware and deployment.hardware.name,
+            "gpu": deployment.gpu_name,
             "tp_size": deployment.parallel.tp_size,
             "context_tokens": deployment.settings.context_tokens,
             "kv_dtype": deployment.settings.kv_dtype,
@@ -183,6 +182,8 @@ def _row(answer: Answer) -> dict[str, Any]:
         if key not in ("budget", "population", "remarks", "weights_left_out")
     }
     flat["weights_left_out"] = list(row.weights_left_out)
+    flat["pp_layers"] = None if row.pp_layers is None else list(row.pp_layers)
+    flat["stages"] = [as_row(stage) for stage in row.stages]
     flat["bound_by"] = row.binds
     low, high = answer.held_between
     flat |= {
@@ -261,8 +262,9 @@ def _remarks(answers: Sequence[Answer], asked: CapacityAsked) -> Iterator[str | 
     )
     for answer in answers:
         deployment = answer.deployment
-        gpu = None if deployment.hardware is None else deployment.hardware.name
-        yield from price_note(gpu, deployment.usd_per_gpu_hour, deployment.price_source)
+        yield from price_note(
+            deployment.gpu_name, deployment.usd_per_gpu_hour, deployment.price_source
+        )
     if population is not None:
         yield definition(
             f"{population.n_sequences:,} sequences of {population.name}: admitted in arrival "
@@ -319,6 +321,7 @@ def deployment_inputs(first: Deployment) -> dict[str, Any]:
         "gpu": (
             first.hardware.model_dump(mode="json", exclude_none=True) if first.hardware else None
         ),
+        "joined_gpus": [f"{count}x{gpu.name}" for count, gpu in first.joined],
         "engine": str(first.engine),
         "settings": as_row(replace(first.settings, drafter=None))
         | {"drafter": None if (draft := first.settings.drafter) is None else draft.name},
@@ -392,7 +395,7 @@ def _budget_rows(answer: Answer) -> Iterator[dict[str, Any]]:
         place = {
             "model": answer.row.model,
             "attention": answer.attention,
-            "gpu": answer.row.gpu,
+            "gpu": answer.row.stages[index].gpu if answer.row.stages else answer.row.gpu,
             "tp_size": answer.row.tp_size,
             "context_tokens": answer.row.context_tokens,
             "kv_dtype": answer.row.kv_dtype,
