@@ -250,7 +250,7 @@ def capacity(
             "--shared-prefix-tokens",
             metavar="T",
             help="First tokens that all sequences have in common: whole blocks are held once.",
-            rich_help_panel=LENGTHS,
+            rich_help_panel=ENGINE,
         ),
     ] = None,
     max_loras: Annotated[
@@ -277,7 +277,7 @@ def capacity(
             "--kv-offload",
             metavar="SIZE",
             help="Host memory of one replica for contexts that do not run: '64 GiB'.",
-            rich_help_panel=DEPLOYMENT,
+            rich_help_panel=ENGINE,
         ),
     ] = None,
     n_gpu_layers: Annotated[

@@ -22,7 +22,7 @@ from lrkv_plan.cli.names import (
     some_of,
     weight_formats,
 )
-from lrkv_plan.cli.panels import DEPLOYMENT, OUTPUT, PRICE, REQUIREMENTS
+from lrkv_plan.cli.panels import DEPLOYMENT, ENGINE, OUTPUT, PRICE, REQUIREMENTS
 from lrkv_plan.errors import PlanError, RequirementError, UsageError
 from lrkv_plan.report.format import Format
 
@@ -74,7 +74,7 @@ PpLayersOption = Annotated[
         "--pp-layers",
         metavar="L,L[,...]",
         help="Layers of each pipeline stage, 32,16. Default: as the engine deals them out.",
-        rich_help_panel=DEPLOYMENT,
+        rich_help_panel=ENGINE,
     ),
 ]
 DpSizeOption = Annotated[

@@ -244,7 +244,8 @@ def deployment_of(
 
     if weight_dtype is not None:
         weight_format(weight_dtype)  # refused even where the pool does not depend on it
-    in_all, hardware = gpus_in_all(gpu, n_gpus, spec_dir=spec_dir, joins=joins)
+    joined = joined_gpus(gpu, spec_dir=spec_dir) if joins and gpu is not None else ()
+    in_all, hardware = gpus_in_all(gpu, n_gpus, spec_dir=spec_dir, joined=joined)
     batched = 8192 if hardware is None else default_batched_tokens(hardware)
     told = {"max_batched_tokens": batched, **(settings or {})}
     named = engine_named(words.given(engine, "vllm"))
@@ -261,7 +262,7 @@ def deployment_of(
                 "one of them out",
             )
     return Deployment(
-        joined=() if gpu is None or not joins else joined_gpus(gpu, spec_dir=spec_dir),
+        joined=joined,
         engine=named,
         measured=measured,
         settings=EngineSettings(

@@ -62,7 +62,7 @@ def joined_gpus(
 ) -> tuple[tuple[int, HardwareProfile], ...]:
     """Numbers and kinds of GPUs that a plus joins, as written; none without a plus.
 
-    A name, alias or file with a plus in it is that one.
+    A file with a plus in its name is that one, and so is a name of which no part has a number.
 
     Raises
     ------
@@ -73,14 +73,22 @@ def joined_gpus(
     """
     if not isinstance(gpu, str) or "+" not in gpu or os.path.lexists(as_path(gpu)):
         return ()
-    with contextlib.suppress(SpecError):
-        load_gpu(gpu, spec_dir=spec_dir)
-        return ()
     parts = [part.strip() for part in gpu.split("+")]
+    counted = [_COUNTED.fullmatch(part) for part in parts]
+    if not any(counted):
+        with contextlib.suppress(SpecError):
+            load_gpu(gpu, spec_dir=spec_dir)
+            return ()
     if not all(parts) or len(parts) > words.MAX_VALUES:
         raise ArgumentError("gpu", f" {shown(gpu)}: write GPUs with a plus between, 1xa+2xb")
-    found = [counted_gpu(part, spec_dir=spec_dir) for part in parts]
-    return tuple((count or 1, profile) for count, profile in found)
+    if any(match is not None and not int(match[1]) for match in counted):
+        raise ArgumentError("gpu", f" {shown(gpu)}: write how many of each, such as 1xa+2xb")
+    return tuple(
+        (1, load_gpu(part, spec_dir=spec_dir))
+        if match is None
+        else (int(match[1]), load_gpu(match[2], spec_dir=spec_dir))
+        for part, match in zip(parts, counted, strict=True)
+    )
 
 
 def one_gpu(gpu: Gpu, *, spec_dir: str | Path | None = None) -> HardwareProfile:
@@ -119,13 +127,13 @@ def gpus_in_all(
     n_gpus: int | float | str | None,
     *,
     spec_dir: str | Path | None = None,
-    joins: bool = False,
+    joined: tuple[tuple[int, HardwareProfile], ...] = (),
 ) -> tuple[int | None, HardwareProfile | None]:
     """How many GPUs, of ``gpu`` or of ``n_gpus``, and which; of several kinds the first.
 
     Parameters
     ----------
-    joins : whether a plus may join several kinds.
+    joined : what a plus in ``gpu`` joins, where it may.
 
     Raises
     ------
@@ -137,7 +145,6 @@ def gpus_in_all(
     stated = words.optional(words.count, "n_gpus", n_gpus)
     if gpu is None:
         return stated, None
-    joined = joined_gpus(gpu, spec_dir=spec_dir) if joins else ()
     if joined:
         counted: int | None = sum(count for count, _ in joined)
         profile = joined[0][1]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan import words
-from lrkv_plan.errors import ArgumentError, PlanError, UsageError
+from lrkv_plan.errors import ArgumentError, PlanError, SpecError, UsageError
+from lrkv_plan.files import as_path
 from lrkv_plan.questions.arguments import (
     Designs,
     Gpus,
@@ -39,7 +40,9 @@ from lrkv_plan.questions.result import Result
 if TYPE_CHECKING:
     from lrkv_plan.serving.answers import Answer
     from lrkv_plan.serving.deployment import Deployment
+    from lrkv_plan.specs.lengths import Population
     from lrkv_plan.specs.model import ModelSpec
+    from lrkv_plan.specs.prefix_trace import PrefixTrace
 
 
 def plan(
@@ -305,6 +308,7 @@ def capacity(
     refuse_beside_pool(kv_memory, utilisation=utilisation, budget_file=budget_file, **budget_only)
     required = Required.of(require_sequences, require_tokens, require_tpot_ms)
     population = population_of(lengths, column, trace, length_percentiles)
+    population, prefixes = _with_prefixes(population, trace)
     degrees = {"pp_size": pp_size, "dp_size": dp_size, "ep_size": ep_size, "dcp_size": dcp_size}
     sizes = {n: 1 if value is None else words.count(n, value) for n, value in degrees.items()}
     layers = words.optional(words.layer_counts, "pp_layers", pp_layers)
@@ -349,10 +353,6 @@ def capacity(
             first.engine, page_tokens=page_tokens, max_batched_tokens=max_batched_tokens,
             prefix_cache=prefix_cache, **own,
         )  # fmt: skip
-        if first.joined:
-            refuse(
-                {"min_gpus": min_gpus or None}, f"--gpu {first.gpu_name} says which GPUs there are"
-            )
         return [
             replace(
                 first,
@@ -376,6 +376,7 @@ def capacity(
             return longest_contexts(chosen, asked, wanted, chooses_layout=chooses(asked))
         return capacity_answers(
             chosen, asked, lengths=None if population is None else population.lengths,
+            prefixes=prefixes,
             target=target, chooses_layout=chooses(asked),
         )  # fmt: skip
 
@@ -445,6 +446,21 @@ def _own_settings(own: Mapping[str, Any], spec_dir: str | Path | None) -> dict[s
     if "drafter" in found:
         found["drafter"] = load_model(found["drafter"], spec_dir=spec_dir)
     return found
+
+
+def _with_prefixes(
+    population: Population | None, trace: str | Path | None
+) -> tuple[Population | None, PrefixTrace | None]:
+    """The trace's requests that begin alike; where its ids cannot be used a remark says why."""
+    from lrkv_plan.specs.prefix_trace import read_prefixes
+
+    if trace is None or population is None:
+        return population, None
+    try:
+        return population, read_prefixes(as_path(trace))
+    except SpecError as error:
+        told = f"prefixes that requests share are not counted: {error}"
+        return replace(population, remarks=(*population.remarks, told)), None
 
 
 def _settings(

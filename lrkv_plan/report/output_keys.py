@@ -19,6 +19,7 @@ from lrkv_plan.latency.roofline import RooflinePoint
 from lrkv_plan.memory.largest import Fit
 from lrkv_plan.memory.placement import POLICIES, Placement
 from lrkv_plan.memory.population import PopulationAccount
+from lrkv_plan.memory.prefixes import HitRate, PrefixAccount
 from lrkv_plan.memory.side_by_side import CacheRow, ParamsRow, TensorRow
 from lrkv_plan.memory.weights import MatchedWidth
 from lrkv_plan.report.tables import FITTED_KEYS
@@ -263,7 +264,9 @@ _ADMITTED = {
 
 def _capacity() -> Answer:
     row: Shape = {
-        **_fields(CapacityRow, "budget", "population", "remarks", "weights_left_out", "stages"),
+        **_fields(
+            CapacityRow, "budget", "population", "prefixes", "remarks", "weights_left_out", "stages"
+        ),
         "stages": Many(_fields(StageRow)), "pp_layers": list[int] | None,
         "weights_left_out": list[str], "bound_by": str, "try": list[str], "refused": None,
         "total_sequences_low": int, "total_sequences_high": int,
@@ -288,6 +291,9 @@ def _capacity() -> Answer:
         "n_bytes": int, "low_bytes": int | None, "high_bytes": int | None, "provenance": str,
     }  # fmt: skip
     uneven = _prefixed("population_", _fields(PopulationAccount))
+    shared = _prefixed("prefix_", {
+        **_fields(PrefixAccount, "hit_rates"), "hit_rates": Many(_fields(HitRate)),
+    })  # fmt: skip
     printed: Shape = {
         "model": str, "gpu": str | None, "engine": str, "term": str, "unit": Literal[UNITS],
         **dict.fromkeys(
@@ -299,6 +305,7 @@ def _capacity() -> Answer:
     rows = (
         row,
         row | uneven,
+        row | uneven | shared,
         row | _ADMITTED,
         row | nothing,
         row | longest,

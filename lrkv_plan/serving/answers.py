@@ -35,6 +35,7 @@ from lrkv_plan.specs.model import ModelSpec
 if TYPE_CHECKING:
     from lrkv_plan.latency.step import StepModel
     from lrkv_plan.memory.exact import IntArray
+    from lrkv_plan.specs.prefix_trace import PrefixTrace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,7 @@ def capacity_answers(
     deployments: Iterable[Deployment],
     *,
     lengths: IntArray | None = None,
+    prefixes: PrefixTrace | None = None,
     target: LatencyTarget | None = None,
     chooses_layout: bool = False,
 ) -> list[Answer]:
@@ -101,12 +103,20 @@ def capacity_answers(
         If every combination is refused; the message is the first one's.
     """
     answers = [
-        _answer(design, deployment, lengths, target, chooses_layout)
+        with_prefixes(_answer(design, deployment, lengths, target, chooses_layout), prefixes)
         for deployment in deployments
         for design in designs
     ]
     refuse_all(answers)
     return answers
+
+
+def with_prefixes(answer: Answer, prefixes: PrefixTrace | None) -> Answer:
+    """The answer with what requests that begin alike share in its layout."""
+    if prefixes is None or answer.row is None or answer.model is None:
+        return answer
+    account = capacity_row(answer.model, answer.deployment, prefixes=prefixes).prefixes
+    return replace(answer, row=replace(answer.row, prefixes=account))
 
 
 def refuse_all(answers: Sequence[Answer]) -> None:

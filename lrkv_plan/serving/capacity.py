@@ -15,6 +15,7 @@ from lrkv_plan.errors import PlacementError, PlanError, RequirementError, UsageE
 from lrkv_plan.memory.cache import ratio_to_mha
 from lrkv_plan.memory.largest import aligned_size, largest, latent_bound_remark
 from lrkv_plan.memory.population import PopulationAccount, account_population
+from lrkv_plan.memory.prefixes import PrefixAccount, account_prefixes
 from lrkv_plan.memory.weights import refuse_unbounded_weights, uncounted_weights
 from lrkv_plan.serving.budget import MemoryBudget, budget_for, measured_budget
 from lrkv_plan.serving.deployment import (
@@ -43,6 +44,7 @@ from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from lrkv_plan.memory.exact import IntArray
+    from lrkv_plan.specs.prefix_trace import PrefixTrace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,7 @@ class CapacityRow:
     usd_per_sequence_hour: float | None
     budget: MemoryBudget | None
     population: PopulationAccount | None
+    prefixes: PrefixAccount | None
     weights_left_out: tuple[str, ...]
     beyond_model_maximum: bool
     host_weight_bytes: int | None
@@ -102,7 +105,11 @@ class CapacityRow:
 
 
 def capacity_row(
-    model: ModelSpec, deployment: Deployment, *, lengths: IntArray | None = None
+    model: ModelSpec,
+    deployment: Deployment,
+    *,
+    lengths: IntArray | None = None,
+    prefixes: PrefixTrace | None = None,
 ) -> CapacityRow:
     """What fits of one design.
 
@@ -110,6 +117,7 @@ def capacity_row(
     ----------
     model : the design is the model's own.
     lengths : a population of uneven lengths in arrival order, accounted beside equal ones. [tokens]
+    prefixes : requests that begin alike, accounted where the engine shares prefixes.
 
     Raises
     ------
@@ -181,6 +189,7 @@ def capacity_row(
         usd_per_sequence_hour=price * n_gpus / total if price and total else None,
         budget=budget,
         population=None if lengths is None else _account(pool, lengths),
+        prefixes=None if prefixes is None else _account_prefixes(pool, prefixes),
         weights_left_out=_left_out(model, deployment),
         beyond_model_maximum=settings.context_tokens > (model.max_context_tokens or 2**63),
         host_weight_bytes=None if hosted is None else hosted.weight_bytes,
@@ -327,6 +336,16 @@ def _account(pool: Pool, lengths: IntArray) -> PopulationAccount:
         block_bytes=int(pool.block_bytes),
         payload_bytes_of=payload_of,
     )
+
+
+def _account_prefixes(pool: Pool, prefixes: PrefixTrace) -> PrefixAccount | None:
+    if pool.prefix_blocks_of is None:
+        return None
+    return account_prefixes(
+        prefixes, n_blocks=pool.n_blocks, block_bytes=int(pool.block_bytes),
+        blocks_of=pool.blocks_of,
+        prefix_blocks_of=pool.prefix_blocks_of, page_tokens=pool.prefix_tokens,
+    )  # fmt: skip
 
 
 MOST_CONTEXT_TOKENS = 2**30  # no model or trace comes near

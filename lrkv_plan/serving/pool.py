@@ -227,7 +227,8 @@ class Pool:
     ``blocks_of`` gives the blocks that sequences of given lengths hold and ``payload_of`` the bytes
     of them that are used, for numbers and arrays. ``prefix_blocks_of`` gives those of them that a
     first part of so many tokens fills, which sequences that begin alike hold once; None where the
-    engine's sequences share nothing. ``stage`` is the pipeline stage that it lies on, from 0.
+    engine's sequences share nothing; a shared part is a multiple of ``prefix_tokens``. ``stage`` is
+    the pipeline stage that it lies on, from 0.
     """
 
     engine: EngineName
@@ -245,6 +246,7 @@ class Pool:
     remarks: tuple[str, ...] = ()
     binds: str = "cache memory"  # what limits the sequences
     prefix_blocks_of: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
+    prefix_tokens: int = 1
     stage: int = 0
 
 
@@ -296,6 +298,7 @@ def equal_blocks(
         payload_of=lambda tokens: payload_of(kinds, tokens, encoder_tokens),
         remarks=remarks,
         prefix_blocks_of=None if shared_tokens is None else lambda tokens: tokens // block_tokens,
+        prefix_tokens=block_tokens,
     )
 
 

@@ -201,6 +201,7 @@ def _verdict(answers: Sequence[Answer], asked: CapacityAsked) -> Iterator[str]:
         return
     if asked.population is not None and first.row is not None:
         yield _uneven(first, asked.population)
+        yield from _sharing(first)
         return
     if not first.served:
         yield _none(first, asked)
@@ -380,6 +381,24 @@ def _uneven(answer: Answer, population: Population) -> str:
     )
 
 
+def _sharing(answer: Answer) -> Iterator[str]:
+    """How many fit where common prefixes are held once, and what the cache finds again."""
+    account = None if answer.row is None else answer.row.prefixes
+    if account is None:
+        return
+    row = answer.row
+    alone = None if row is None or row.population is None else row.population.allocated_bytes
+    instead = "" if alone is None else f" in place of {format_bytes(alone)}"
+    yield (
+        f"With common prefixes held once {account.admitted_sequences:,} fit, and all take "
+        f"{format_bytes(account.allocated_bytes)}{instead}."
+    )
+    yield (
+        f"The cache finds {short_percent(account.hit_rate)} of the prompts' tokens again, "
+        f"{short_percent(account.unbounded_hit_rate)} if it forgot nothing."
+    )
+
+
 def _fewest(answers: Sequence[Answer], asked: CapacityAsked) -> str:
     """The fewest GPUs of the first kind, and those of the others."""
     found = [one for one in answers if one.row is not None]
@@ -486,6 +505,8 @@ def _user_columns(shown: Sequence[Answer], asked: CapacityAsked) -> Iterator[Scr
     if asked.population is not None:
         yield _column("admitted", lambda one: _of_population(one, "admitted_sequences"))
         yield _column("if equal", lambda one: _of_population(one, "equal_length_sequences"), drop=5)
+        if any(one.row is not None and one.row.prefixes is not None for one in shown):
+            yield _column("shared", lambda one: _of_prefixes(one), drop=4)
         yield _column("page waste", _page_waste, drop=6)
         return
     yield _column("users", _served, tone=_users_tone)
@@ -534,6 +555,11 @@ def _kib(answer: Answer) -> str:
 def _of_population(answer: Answer, key: str) -> str:
     account = answer.row.population if answer.row is not None else None
     return "-" if account is None else f"{getattr(account, key):,}"
+
+
+def _of_prefixes(answer: Answer) -> str:
+    account = answer.row.prefixes if answer.row is not None else None
+    return "-" if account is None else f"{account.admitted_sequences:,}"
 
 
 def _page_waste(answer: Answer) -> str:

@@ -179,7 +179,7 @@ def _row(answer: Answer) -> dict[str, Any]:
     flat = {
         key: getattr(row, key)
         for key in row.__dataclass_fields__
-        if key not in ("budget", "population", "remarks", "weights_left_out")
+        if key not in ("budget", "population", "prefixes", "remarks", "weights_left_out")
     }
     flat["weights_left_out"] = list(row.weights_left_out)
     flat["pp_layers"] = None if row.pp_layers is None else list(row.pp_layers)
@@ -204,6 +204,10 @@ def _row(answer: Answer) -> dict[str, Any]:
         }
     if row.population is not None:
         flat |= {f"population_{key}": value for key, value in as_row(row.population).items()}
+    if row.prefixes is not None:
+        shared = as_row(row.prefixes)
+        shared["hit_rates"] = [as_row(one) for one in row.prefixes.hit_rates]
+        flat |= {f"prefix_{key}": value for key, value in shared.items()}
     admitted = answer.admitted
     if answer.is_timed:
         by = admitted.binds if admitted else "time" if row.max_sequences else "memory"
@@ -271,8 +275,24 @@ def _remarks(answers: Sequence[Answer], asked: CapacityAsked) -> Iterator[str | 
             "order, against an estimate with all of them at the mean length"
         )
         yield from population.remarks
+    yield from _prefix_remarks(answers)
     for model in asked.models:
         yield from model.remarks
+
+
+def _prefix_remarks(answers: Sequence[Answer]) -> Iterator[Note]:
+    """What the hit rates rest on."""
+    accounts = [one.row.prefixes for one in answers if one.row is not None and one.row.prefixes]
+    if not accounts:
+        return
+    first = accounts[0]
+    yield definition(
+        f"prefixes by hash_ids, blocks of {first.block_tokens:,} tokens: a cache that forgets the "
+        "least recently used block, replayed one request after another; a pool that many share at "
+        "once finds less"
+    )
+    if not first.all_read:
+        yield limit(f"prefixes of the first {first.n_sequences:,} requests of the file alone")
 
 
 _ABOUT: dict[str, Callable[[Answer], str]] = {

@@ -92,6 +92,7 @@ def pool(
         blocks_of=blocks_of,
         payload_of=lambda tokens: payload_of(kinds, tokens, encoder, dcp_size),
         prefix_blocks_of=prefix_blocks_of,
+        prefix_tokens=page * dcp_size,
     )  # fmt: skip
 
 

@@ -132,7 +132,8 @@ def pool(
     per_request = blocks_of(context)
     n_groups = sum(g.n_groups for g in groups)
     block_tokens = min(g.block_tokens for g in groups if g.kind.keeps != "state")
-    prefix_blocks_of = _prefix_rule(groups, dcp_size)
+    aligned = math.lcm(*(g.block_tokens * dcp_size for g in groups if g.kind.keeps != "state"))
+    prefix_blocks_of = _prefix_rule(groups, dcp_size, aligned)
     shared = _shared_blocks(prefix_blocks_of, kinds, settings)
     concurrency = sequences_beside(shared, Fraction(n_blocks), Fraction(per_request))
     counted = n_blocks // n_groups * block_tokens * dcp_size
@@ -156,6 +157,7 @@ def pool(
         payload_of=lambda tokens: payload_of(kinds, tokens, encoder, dcp_size),
         remarks=tuple(_remarks(groups, layers_per_block, page_bytes)),
         prefix_blocks_of=prefix_blocks_of if _caches_prefixes(kinds, settings) else None,
+        prefix_tokens=aligned,
     )
 
 
@@ -164,14 +166,12 @@ def _caches_prefixes(kinds: Sequence[LayerKind], settings: EngineSettings) -> bo
     return settings.prefix_cache or not any(kind.keeps == "state" for kind in kinds)
 
 
-def _prefix_rule(groups: Sequence[Group], dcp_size: int) -> Callable[[Any], Any]:
+def _prefix_rule(groups: Sequence[Group], dcp_size: int, aligned: int) -> Callable[[Any], Any]:
     """Blocks that a common prefix fills in layers that keep everything.
 
     A hit is a multiple of every group's block (``HybridKVCacheCoordinator`` in
     vllm/v1/core/kv_cache_coordinator.py); windows and states are each sequence's own.
     """
-    sizes = {g.block_tokens * dcp_size for g in groups if g.kind.keeps != "state"}
-    aligned = math.lcm(*sizes)
     full = [(g.n_groups, g.block_tokens * dcp_size) for g in groups if g.kind.keeps == "full"]
 
     def prefix_blocks_of(tokens: Any) -> Any:
