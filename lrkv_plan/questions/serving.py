@@ -302,6 +302,9 @@ def capacity(
         max_context=max_context, context_tokens=context_tokens, sequences=sequences,
         detail=detail, kv_memory=kv_memory,
     )  # fmt: skip
+    if shared_prefix_tokens is not None:
+        refuse(populations, "--shared-prefix-tokens is of sequences of full length (a trace's "
+               "hash_ids say what they share); leave one of them out")  # fmt: skip
     budget_only: dict[str, Any] = {"max_loras": max_loras, "max_lora_rank": max_lora_rank}
     if not is_timed:
         budget_only |= {"weights": weights, "weight_dtype": weight_dtype}

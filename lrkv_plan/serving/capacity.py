@@ -52,7 +52,8 @@ class CapacityRow:
     """One design in one deployment. Bytes are per GPU on the one that decides.
 
     ``kv_tokens`` and ``max_concurrency`` are one engine core's, as it prints them;
-    ``max_sequences`` counts full-length sequences of one core, ``total_sequences`` those of all
+    ``max_sequences`` counts full-length sequences of one core, which take ``blocks_per_sequence``
+    each but for ``shared_prefix_blocks``, held once, ``total_sequences`` those of all
     GPUs. ``weights_left_out`` names parts that the budget does not count: what fits is then an
     upper bound. ``beyond_model_maximum`` marks a context that the model itself does not reach.
     ``stages`` are those of a pipeline, ``binding_stage`` (from 0) the one whose pool is the
@@ -81,6 +82,8 @@ class CapacityRow:
     n_blocks: int
     kv_tokens: int
     max_concurrency: Fraction
+    blocks_per_sequence: int
+    shared_prefix_blocks: int
     max_sequences: int
     total_tokens: int
     total_sequences: int
@@ -180,6 +183,8 @@ def capacity_row(
         n_blocks=pool.n_blocks,
         kv_tokens=pool.kv_tokens,
         max_concurrency=pool.max_concurrency,
+        blocks_per_sequence=int(pool.blocks_of(settings.context_tokens)),
+        shared_prefix_blocks=pool.shared_blocks,
         max_sequences=pool.max_sequences,
         total_tokens=cores * pool.kv_tokens,
         total_sequences=total,

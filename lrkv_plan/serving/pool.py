@@ -227,7 +227,9 @@ class Pool:
     ``blocks_of`` gives the blocks that sequences of given lengths hold and ``payload_of`` the bytes
     of them that are used, for numbers and arrays. ``prefix_blocks_of`` gives those of them that a
     first part of so many tokens fills, which sequences that begin alike hold once; None where the
-    engine's sequences share nothing; a shared part is a multiple of ``prefix_tokens``. ``stage`` is
+    engine's sequences share nothing; a shared part is a multiple of ``prefix_tokens``.
+    ``shared_blocks`` are those of a stated prefix, which ``max_sequences`` holds once and what the
+    engine prints does not know. ``stage`` is
     the pipeline stage that it lies on, from 0.
     """
 
@@ -247,6 +249,7 @@ class Pool:
     binds: str = "cache memory"  # what limits the sequences
     prefix_blocks_of: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
     prefix_tokens: int = 1
+    shared_blocks: int = 0
     stage: int = 0
 
 
@@ -286,12 +289,8 @@ def equal_blocks(
         block_bytes=simplest(block_bytes),
         n_groups=1,
         kv_tokens=n_blocks * block_tokens,
-        max_concurrency=sequences_beside(
-            prefix * block_tokens, Fraction(n_blocks * block_tokens), Fraction(context_tokens)
-        ),
-        max_sequences=int(
-            sequences_beside(prefix, Fraction(n_blocks), Fraction(blocks_of(context_tokens)))
-        ),
+        max_concurrency=Fraction(n_blocks * block_tokens, context_tokens),
+        max_sequences=sequences_beside(prefix, n_blocks, blocks_of(context_tokens)),
         bytes_per_token_per_gpu=simplest(bytes_per_token),
         waste_share=max(Fraction(0), waste),
         blocks_of=blocks_of,
@@ -299,6 +298,7 @@ def equal_blocks(
         remarks=remarks,
         prefix_blocks_of=None if shared_tokens is None else lambda tokens: tokens // block_tokens,
         prefix_tokens=block_tokens,
+        shared_blocks=prefix,
     )
 
 
@@ -311,18 +311,17 @@ def shared_blocks(shared_tokens: int, context_tokens: int, block_tokens: int) ->
     return min(shared_tokens, context_tokens - 1) // block_tokens
 
 
-def sequences_beside(shared: int, held: Fraction, each: Fraction) -> Fraction:
-    """How many sequences of ``each`` fit in ``held`` where ``shared`` of each is held once.
+def sequences_beside(shared: int, n_blocks: int, each: int) -> int:
+    """Sequences of ``each`` blocks that fit where ``shared`` of each are held once.
 
-    (held - shared) / (each - shared); below one sequence there is nobody to share with.
+    floor((n_blocks - shared) / (each - shared)); below one sequence there is nobody to share with.
 
     Examples
     --------
-    >>> sequences_beside(6, Fraction(30), Fraction(10))  # 6 + 6 x 4 = 30
-    Fraction(6, 1)
+    >>> sequences_beside(6, 30, 10)  # 6 + 6 x 4 = 30
+    6
     """
-    alone = held / each
-    return (held - shared) / (each - shared) if alone > 1 else alone
+    return (n_blocks - shared) // (each - shared) if n_blocks >= each else 0
 
 
 def waste_of(payload_bytes: int | Fraction, n_blocks: int, block_bytes: int | Fraction) -> Fraction:

@@ -52,6 +52,24 @@ def test_engines_that_share_nothing_say_so(engine: str) -> None:
         held(engine, shared_prefix_tokens=4000)
 
 
+def test_what_the_engine_prints_does_not_know_of_it() -> None:
+    told = {"kv_memory": 10 * GIB, "context_tokens": 8192}
+    plain, shared = (
+        lrkv_plan.capacity("llama-3.1-8b", **told, **more).rows[0]
+        for more in ({}, {"shared_prefix_tokens": 4000})
+    )
+    assert shared["max_concurrency"] == plain["max_concurrency"] == 10
+    assert shared["kv_tokens"] == plain["kv_tokens"]
+    assert (shared["blocks_per_sequence"], shared["shared_prefix_blocks"]) == (512, 250)
+    found = lrkv_plan.capacity("llama-3.1-8b", **told, shared_prefix_tokens=4000)
+    assert "(5,120 - 250 in common) / (512 - 250) = 18.59" in found.explain(0)
+
+
+def test_uneven_lengths_share_by_their_own_ids_only() -> None:
+    with pytest.raises(PlanError, match="leave one of them out"):
+        held(shared_prefix_tokens=100, length_percentiles="p50=2k,p95=8k", context_tokens=None)
+
+
 def test_one_sequence_that_does_not_fit_shares_with_nobody() -> None:
     assert held(kv_memory=GIB // 2, shared_prefix_tokens=8000) == 0
 

@@ -53,6 +53,13 @@ def test_the_other_stage_binds_where_it_has_more_layers() -> None:
     assert "Stage 2 binds, 20 layers on RTX 4090" in verdict
 
 
+def test_the_equations_are_the_binding_stages() -> None:
+    found = lrkv_plan.capacity(LLAMA, gpu=MIXED, pp_layers="12,20", engine="ideal")
+    assert "20 layers x (key 8 x 128 x 2 B + value 8 x 128 x 2 B) = 81,920 B/token" in (
+        found.explain(0)
+    )
+
+
 def test_without_layers_stages_are_even_and_of_an_engine_with_a_rule_of_its_own_not() -> None:
     assert [stage["n_layers"] for stage in asked()["stages"]] == [16, 16]
     assert asked()["pp_layers"] is None

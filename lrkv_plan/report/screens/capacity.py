@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.latency.step import step_time
@@ -36,6 +36,8 @@ from lrkv_plan.report.screens.words import (
 from lrkv_plan.report.tables import count
 from lrkv_plan.report.time_equations import step_equations
 from lrkv_plan.serving.capacity import MOST_CONTEXT_TOKENS
+from lrkv_plan.serving.engine import stage_models
+from lrkv_plan.serving.stages import on_gpus
 from lrkv_plan.specs.design import design_label
 from lrkv_plan.units import format_bytes
 
@@ -793,7 +795,7 @@ def _budget_lines(stage: StageBudget) -> Iterator[str]:
 
 
 def _user_lines(answer: Answer, row: CapacityRow, model: ModelSpec) -> Iterator[str]:
-    tp_size = row.tp_size
+    tp_size, model = row.tp_size, _on_binding_stage(answer, row, model)
     stored = f"{count(row.bytes_per_token_per_gpu)} B"
     yield f"  cache of a token: {cache_equation(model, row.kv_dtype, tp_size)}"
     held = row.kv_budget_bytes_per_gpu
@@ -801,12 +803,27 @@ def _user_lines(answer: Answer, row: CapacityRow, model: ModelSpec) -> Iterator[
     yield (
         f"  users of one replica: {count(held)} B / ({count(row.context_tokens)} tokens x "
         f"{stored}) = {exact:,.2f}, before blocks"
+        f"{' and what is in common' if row.shared_prefix_blocks else ''}"
     )
     yield f"    {sequences_equation(row)}"
     cores = row.total_sequences // row.max_sequences if row.max_sequences else 1
     low, high = answer.held_between
     total = f"{row.total_sequences:,} ({low:,} to {high:,})"
     yield f"  users: {row.max_sequences:,} x {cores:,} = {total}"
+    if row.offload_sequences is not None and row.offload_bytes_per_sequence:
+        yield (
+            f"  kept on the host: {answer.deployment.settings.kv_offload or 0:,} B / "
+            f"{row.offload_bytes_per_sequence:,} B a context = {row.offload_sequences:,}"
+        )
+
+
+def _on_binding_stage(answer: Answer, row: CapacityRow, model: ModelSpec) -> ModelSpec:
+    """The layers whose cache the row's bytes are of."""
+    placed = on_gpus(model, answer.deployment)
+    if row.binding_stage is None:
+        return placed
+    parallel = replace(answer.deployment.parallel, pp_layers=row.pp_layers)
+    return stage_models(placed, parallel)[row.binding_stage]
 
 
 def _time_lines(step: StepModel, load: Admission, at: tuple[int, int, int]) -> Iterator[str]:

@@ -49,6 +49,7 @@ def pool(
     def prefix_blocks_of(tokens: Any) -> Any:
         return payload_of(full, tokens, 0, dcp_size) if full else 0 * tokens
 
+    shared = int(prefix_blocks_of(min(settings.shared_prefix_tokens, context - 1)))
     return Pool(
         engine=engine,
         n_blocks=budget_bytes,
@@ -56,18 +57,14 @@ def pool(
         block_bytes=1,
         n_groups=1,
         kv_tokens=int(budget_bytes * dcp_size / per_token),
-        max_concurrency=(
-            concurrency := sequences_beside(
-                prefix_blocks_of(min(settings.shared_prefix_tokens, context - 1)),
-                Fraction(budget_bytes), Fraction(per_sequence),
-            )
-        ),
-        max_sequences=int(concurrency),
+        max_concurrency=Fraction(budget_bytes, per_sequence),
+        max_sequences=sequences_beside(shared, budget_bytes, per_sequence),
         bytes_per_token_per_gpu=simplest(rate(kinds)),
         waste_share=Fraction(0),
         blocks_of=blocks_of,
         payload_of=blocks_of,
         prefix_blocks_of=prefix_blocks_of,
+        shared_blocks=shared,
     )  # fmt: skip
 
 

@@ -73,6 +73,7 @@ def pool(
 
     per_sequence = blocks_of(context)
     payload = payload_bytes(kinds, context, encoder) / dcp_size
+    shared = int(prefix_blocks_of(min(settings.shared_prefix_tokens, context - 1)))
     return Pool(
         engine=engine,
         n_blocks=budget_bytes,
@@ -80,18 +81,14 @@ def pool(
         block_bytes=1,
         n_groups=1,
         kv_tokens=math.floor(budget_bytes / (page * per_token)) * page * dcp_size,
-        max_concurrency=(
-            concurrency := sequences_beside(
-                prefix_blocks_of(min(settings.shared_prefix_tokens, context - 1)),
-                Fraction(budget_bytes), Fraction(per_sequence),
-            )
-        ),
-        max_sequences=int(concurrency),
+        max_concurrency=Fraction(budget_bytes, per_sequence),
+        max_sequences=sequences_beside(shared, budget_bytes, per_sequence),
         bytes_per_token_per_gpu=simplest(rate(kinds)),
         waste_share=waste_of(payload, per_sequence, 1),
         blocks_of=blocks_of,
         payload_of=lambda tokens: payload_of(kinds, tokens, encoder, dcp_size),
         prefix_blocks_of=prefix_blocks_of,
+        shared_blocks=shared,
         prefix_tokens=page * dcp_size,
     )  # fmt: skip
 

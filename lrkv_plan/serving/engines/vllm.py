@@ -135,7 +135,7 @@ def pool(
     aligned = math.lcm(*(g.block_tokens * dcp_size for g in groups if g.kind.keeps != "state"))
     prefix_blocks_of = _prefix_rule(groups, dcp_size, aligned)
     shared = _shared_blocks(prefix_blocks_of, kinds, settings)
-    concurrency = sequences_beside(shared, Fraction(n_blocks), Fraction(per_request))
+    concurrency = Fraction(n_blocks, per_request)
     counted = n_blocks // n_groups * block_tokens * dcp_size
     if not engine.at_least(0, 9):
         concurrency = Fraction(counted, context)
@@ -148,7 +148,7 @@ def pool(
         n_groups=n_groups,
         kv_tokens=int(concurrency * context) if engine.at_least(0, 21) else counted,
         max_concurrency=concurrency,
-        max_sequences=int(sequences_beside(shared, Fraction(n_blocks), Fraction(per_request))),
+        max_sequences=sequences_beside(shared, n_blocks, per_request),
         bytes_per_token_per_gpu=simplest(rate(kinds)),
         waste_share=waste_of(
             payload_bytes(kinds, context, encoder) / dcp_size, per_request, block_bytes
@@ -158,6 +158,7 @@ def pool(
         remarks=tuple(_remarks(groups, layers_per_block, page_bytes)),
         prefix_blocks_of=prefix_blocks_of if _caches_prefixes(kinds, settings) else None,
         prefix_tokens=aligned,
+        shared_blocks=shared,
     )
 
 
