@@ -116,7 +116,11 @@ def with_prefixes(answer: Answer, prefixes: PrefixTrace | None) -> Answer:
     if prefixes is None or answer.row is None or answer.model is None:
         return answer
     account = capacity_row(answer.model, answer.deployment, prefixes=prefixes).prefixes
-    return replace(answer, row=replace(answer.row, prefixes=account))
+    limits = answer.limits
+    if account is None:
+        engine = answer.deployment.engine.name
+        limits += (f"{engine} shares no prefixes here: hash_ids are counted for each request",)
+    return replace(answer, row=replace(answer.row, prefixes=account), limits=limits)
 
 
 def refuse_all(answers: Sequence[Answer]) -> None:

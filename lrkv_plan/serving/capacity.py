@@ -28,7 +28,14 @@ from lrkv_plan.serving.deployment import (
 from lrkv_plan.serving.engine import engine_record, fewest_of, pool_of, stage_pools
 from lrkv_plan.serving.host_tier import host_tier
 from lrkv_plan.serving.pool import Pool
-from lrkv_plan.serving.stages import StageRow, host_part, on_gpus, stage_rows, with_split
+from lrkv_plan.serving.stages import (
+    StageRow,
+    check_kinds,
+    host_part,
+    on_gpus,
+    stage_rows,
+    with_split,
+)
 from lrkv_plan.specs.deployment import EngineSettings
 from lrkv_plan.specs.design import (
     as_stored,
@@ -137,6 +144,7 @@ def capacity_row(
     max_sequences.
     """
     check_pool(deployment)
+    check_kinds(deployment)
     label = design_label(model)
     stored = as_stored(model, deployment.rank_alignment)
     placed = on_gpus(stored, deployment)

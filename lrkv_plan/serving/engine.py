@@ -101,6 +101,7 @@ class Engine:
     small_weight_dtype : the weight format that advice names; None names none.
     steps_of : the engine whose step times stand for it; None has its own.
     layer_split : what it calls the layers of each pipeline stage; None deals them out evenly only.
+    joins_vendors : whether one server runs on GPUs of several vendors.
     on_gpus : (model, settings) -> the model with the layers that lie on GPUs; None: all do.
     split_layers : (layers, memory of each stage's GPU) -> layers of each stage where none are
         stated; None is ``pipeline_stages``.
@@ -129,6 +130,7 @@ class Engine:
     steps_of: str | None = None
     layer_split: str | None = None
     split_layers: SplitRule | None = None
+    joins_vendors: bool = False
     on_gpus: Callable[[ModelSpec, EngineSettings], ModelSpec] | None = None
     log: LogFormat | None = None
     launch: LaunchRule | None = None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from lrkv_plan.errors import PlacementError
 from lrkv_plan.memory.weights import parameter_count, weight_bytes_per_gpu
 from lrkv_plan.serving.deployment import Deployment
 from lrkv_plan.serving.engine import engine_record, layers_in_order, layers_of, stage_pools
@@ -72,6 +73,22 @@ def host_part(model: ModelSpec, deployment: Deployment) -> HostPart | None:
         weight_bytes=weights,
         bytes_per_sequence=0 if pool is None else int(pool.payload_of(context)),
     )
+
+
+def check_kinds(deployment: Deployment) -> None:
+    """Refuse GPUs of several vendors where a server runs on one vendor's.
+
+    Raises
+    ------
+    PlacementError
+        Naming them.
+    """
+    vendors = dict.fromkeys(gpu.vendor for _, gpu in deployment.joined)
+    if len(vendors) > 1 and not engine_record(deployment.engine.name).joins_vendors:
+        raise PlacementError(
+            f"--gpu {deployment.gpu_name}: {deployment.engine.name} runs on GPUs of one vendor, "
+            f"not on {' and '.join(vendors)} together; llama_cpp does"
+        )
 
 
 def with_split(model: ModelSpec, deployment: Deployment) -> Deployment:

@@ -184,4 +184,6 @@ def test_capacity_says_how_many_run_with_and_without(tmp_path: Path) -> None:
     assert row["prefix_hit_rate"] == pytest.approx(3 * 13 * 512 / 28_786)
     assert "With common prefixes held once 4 fit" in found.verdict
     alone = lrkv_plan.capacity("llama-3.1-8b", engine="llama_cpp", kv_memory="2 GiB", trace=path)
-    assert "prefix_hit_rate" not in alone.rows[0]  # its sequences share nothing
+    assert "prefix_hit_rate" not in alone.rows[0]
+    assert any("llama_cpp shares no prefixes here" in str(note) for note in alone.notes)
+    assert "0.5 pools 0 %, 1 pools 69.4 %" in found.explain(0)

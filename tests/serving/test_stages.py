@@ -109,6 +109,7 @@ def test_state_slots_are_those_of_the_stage_with_the_fewest() -> None:
         ({"pp_layers": "20,12", "weights": "5 GiB"}, "leave it out to have each stage counted"),
         ({"tpot_ms": 30}, "times of stages that differ"),
         ({"n_gpus": 2}, "says how many already"),
+        ({"gpu": "1xh100-sxm+1xmi300x", "engine": "vllm"}, "GPUs of one vendor"),
         ({"min_gpus": True}, "searches for their number"),
         ({"gpu": "1xrtx-5090+"}, "write GPUs with a plus between"),
         ({"gpu": "rtx-4090", "engine": "lmdeploy", "pp_layers": "20,12"}, "lmdeploy"),
@@ -131,6 +132,17 @@ def test_only_capacity_joins_gpus() -> None:
 def test_a_comma_lists_alternatives_and_a_plus_joins() -> None:
     rows = lrkv_plan.capacity(LLAMA, gpu=f"{MIXED},h100-sxm", engine="ideal").rows
     assert {row["gpu"] for row in rows} == {MIXED, "h100-sxm"}
+
+
+def test_the_longest_context_is_the_smallest_stages() -> None:
+    found = lrkv_plan.capacity(
+        LLAMA, gpu="1xh100-sxm+1xmi300x", pp_layers="12,20", engine="llama_cpp", max_context=True
+    )
+    (row,) = found.rows
+    assert row["pool_context_tokens"] == min(
+        stage["kv_budget_bytes_per_gpu"] // (stage["n_layers"] * ROW * 256) * 256
+        for stage in row["stages"]
+    )  # in cells of 256 tokens
 
 
 def test_the_price_is_that_of_all_gpus() -> None:

@@ -775,6 +775,12 @@ def capacity_equations(answer: Answer, asked: CapacityAsked) -> list[str]:
     if row.budget is not None:
         lines += _budget_lines(row.budget.deciding)
     lines += _user_lines(answer, row, model)
+    if (account := row.prefixes) is not None:
+        found = ", ".join(
+            f"{float(one.pool_share):g} pools {short_percent(one.hit_rate)}"
+            for one in account.hit_rates
+        )
+        lines.append(f"  prompts' tokens found again in a cache of {found}")
     if answer.step is not None and answer.admitted is not None:
         drafted = 1 if asked.target is None else asked.target.speculation.query_tokens
         at = (row.context_tokens, answer.admitted.batch_size, drafted)

@@ -75,5 +75,6 @@ ENGINE = Engine(
     budget=weights_only_budget,
     reads=frozenset({"shared_prefix_tokens", "kv_offload"}),
     layer_split="--pp-layers",
+    joins_vendors=True,
     steps_of="vllm",
 )

@@ -374,6 +374,7 @@ ENGINE = Engine(
     ),
     layer_split="--tensor-split",
     split_layers=split_layers,
+    joins_vendors=True,  # over Vulkan or RPC
     on_gpus=on_gpus,
     small_kv_dtypes=("q8_0",),
     small_weight_dtype=None,  # its formats (GGUF's) are none of those whose bytes are known here

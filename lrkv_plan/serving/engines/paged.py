@@ -113,5 +113,6 @@ ENGINE = Engine(
     page_tokens=ByVersion(DEFAULT_PAGE_TOKENS),
     reads=frozenset({"page_tokens", "shared_prefix_tokens", "kv_offload"}),
     layer_split="--pp-layers",
+    joins_vendors=True,
     steps_of="vllm",
 )
