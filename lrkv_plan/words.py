@@ -29,6 +29,15 @@ def counts(name: str, value: Any) -> list[int]:
     return _each(name, value, _count)
 
 
+def layer_counts(name: str, value: Any) -> tuple[int, ...]:
+    """Layers of each pipeline stage: ``"32,16"`` or ``[32, 16]``. Raises ``ArgumentError``.
+
+    A comma between them is no thousands separator: one number would be one stage.
+    """
+    parts = value if isinstance(value, list | tuple) else _text(name, value).split(",")
+    return tuple(_one(name, part, _count) for part in _few(name, list(parts)))
+
+
 def whole(name: str, value: Any) -> int:
     """A whole number from 0 up. Raises ``ArgumentError``."""
     return 0 if str(value).strip() == "0" and value is not False else count(name, value)

@@ -22,7 +22,7 @@ from lrkv_plan.cli.names import (
     some_of,
     weight_formats,
 )
-from lrkv_plan.cli.panels import DEPLOYMENT, OUTPUT, PRICE, REQUIREMENTS
+from lrkv_plan.cli.panels import DEPLOYMENT, ENGINE, OUTPUT, PRICE, REQUIREMENTS
 from lrkv_plan.cli.progress import progress_when_long
 from lrkv_plan.errors import PlanError, RequirementError, UsageError
 from lrkv_plan.report.format import Format
@@ -45,7 +45,8 @@ GpusOption = Annotated[
     typer.Option(
         "--gpu",
         metavar="GPU[,...]",
-        help="Name or YAML file, 8xh100-sxm for eight. A comma lists several.",
+        help="Name or YAML file, 8xh100-sxm for eight. A comma lists several; a plus joins stages "
+        "of one deployment, 1xrtx-5090+1xrtx-4090.",
         autocompletion=some_of(gpus),
     ),
 ]
@@ -67,6 +68,15 @@ NGpusOption = Annotated[
 PpSizeOption = Annotated[
     str,
     typer.Option("--pp-size", metavar="N", help="Pipeline stages.", rich_help_panel=DEPLOYMENT),
+]
+PpLayersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pp-layers",
+        metavar="L,L[,...]",
+        help="Layers of each pipeline stage, 32,16. Default: as the engine deals them out.",
+        rich_help_panel=ENGINE,
+    ),
 ]
 DpSizeOption = Annotated[
     str,

@@ -338,7 +338,9 @@ def step_work(
     check_model("model", model)
     layout = checked_layout(parallel, tp_size)
     blocks = sum(group.count * _n_blocks(group) for group in model.layers)
-    pipeline_stages(model.n_layers, layout.pp_size)  # refuses stages without a layer
+    pipeline_stages(
+        model.n_layers, layout.pp_size, layout.pp_layers
+    )  # refuses stages without a layer
     n_exchanges = 0
     if layout.ranks_per_expert_set > 1:
         n_exchanges = sum(

@@ -516,7 +516,7 @@ def weight_bytes_per_gpu(
         if key not in known:
             known[key] = layer_bits(model, groups, storage, parallel)
     per_layer = [known[tuple(map(id, groups))] for groups in layers]
-    stages = pipeline_stages(len(layers), parallel.pp_size)
+    stages = pipeline_stages(len(layers), parallel.pp_size, parallel.pp_layers)
     drafts = _draft_bits(model, storage, parallel) if with_drafts else []
     last = len(stages) - 1
     return WeightBytes(

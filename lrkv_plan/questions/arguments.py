@@ -13,7 +13,7 @@ from lrkv_plan.errors import ArgumentError, UsageError, shown
 from lrkv_plan.files import as_path
 from lrkv_plan.loader import load_model
 from lrkv_plan.notes import Note
-from lrkv_plan.questions.gpus import Gpu, gpus_in_all, without_count
+from lrkv_plan.questions.gpus import Gpu, gpus_in_all, joined_gpus, without_count
 from lrkv_plan.questions.gpus import one_gpu as load_gpu
 from lrkv_plan.questions.listed import listed
 from lrkv_plan.schema import NO_SOURCE
@@ -196,11 +196,13 @@ def deployment_of(
     spec_dir: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     budget_file: str | Path | None = None,
+    joins: bool = False,
 ) -> Deployment:
     """The deployment that arguments describe; ``settings`` are further ``EngineSettings``.
 
     ``model`` is the argument as given, beside which the weights' files may lie. ``budget_file``
-    holds what a log measured; it must be of this engine, model and GPU.
+    holds what a log measured; it must be of this engine, model and GPU. ``joins`` is whether a plus
+    may join GPUs of several kinds.
     """
     from lrkv_plan.formats import weight_format
     from lrkv_plan.serving.deployment import Deployment
@@ -210,7 +212,8 @@ def deployment_of(
 
     if weight_dtype is not None:
         weight_format(weight_dtype)  # refused even where the pool does not depend on it
-    in_all, hardware = gpus_in_all(gpu, n_gpus, spec_dir=spec_dir)
+    joined = joined_gpus(gpu, spec_dir=spec_dir) if joins and gpu is not None else ()
+    in_all, hardware = gpus_in_all(gpu, n_gpus, spec_dir=spec_dir, joined=joined)
     batched = 8192 if hardware is None else default_batched_tokens(hardware)
     told = {"max_batched_tokens": batched, **(settings or {})}
     named = engine_named(words.given(engine, "vllm"))
@@ -227,6 +230,7 @@ def deployment_of(
                 "one of them out",
             )
     return Deployment(
+        joined=joined,
         engine=named,
         measured=measured,
         settings=EngineSettings(

@@ -19,6 +19,7 @@ from lrkv_plan.latency.roofline import RooflinePoint
 from lrkv_plan.memory.largest import Fit
 from lrkv_plan.memory.placement import POLICIES, Placement
 from lrkv_plan.memory.population import PopulationAccount
+from lrkv_plan.memory.prefixes import HitRate, PrefixAccount
 from lrkv_plan.memory.side_by_side import CacheRow, ParamsRow, TensorRow
 from lrkv_plan.memory.weights import MatchedWidth
 from lrkv_plan.report.tables import FITTED_KEYS
@@ -26,6 +27,7 @@ from lrkv_plan.schema import Source
 from lrkv_plan.serving.capacity import CapacityRow
 from lrkv_plan.serving.load import Admission
 from lrkv_plan.serving.log_check import UNITS
+from lrkv_plan.serving.stages import StageRow
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism
 from lrkv_plan.specs.hardware import HardwareProfile, KernelConstants
 from lrkv_plan.specs.measured import MeasuredBudget
@@ -79,6 +81,7 @@ POINT: Shape = dict.fromkeys(("context_tokens", "batch_size", "query_tokens", "t
 WEIGHTS: Shape = {"weight_dtype": str | None, "weight_bytes_per_gpu": int | None}
 DEPLOYMENT: Shape = {
     "gpu": (GPU, None),
+    "joined_gpus": list[str],
     "engine": str,
     "settings": {**get_type_hints(EngineSettings), "drafter": str | None},
     "parallelism": Parallelism,
@@ -264,7 +267,10 @@ _ADMITTED = {
 
 def _capacity() -> Answer:
     row: Shape = {
-        **_fields(CapacityRow, "budget", "population", "remarks", "weights_left_out"),
+        **_fields(
+            CapacityRow, "budget", "population", "prefixes", "remarks", "weights_left_out", "stages"
+        ),
+        "stages": Many(_fields(StageRow)), "pp_layers": list[int] | None,
         "weights_left_out": list[str], "bound_by": str, "try": list[str], "refused": None,
         "total_sequences_low": int, "total_sequences_high": int,
         "layout": str | None, "other_layouts": list[str], "launch": str | None,
@@ -288,6 +294,9 @@ def _capacity() -> Answer:
         "n_bytes": int, "low_bytes": int | None, "high_bytes": int | None, "provenance": str,
     }  # fmt: skip
     uneven = _prefixed("population_", _fields(PopulationAccount))
+    shared = _prefixed("prefix_", {
+        **_fields(PrefixAccount, "hit_rates"), "hit_rates": Many(_fields(HitRate)),
+    })  # fmt: skip
     printed: Shape = {
         "model": str, "gpu": str | None, "engine": str, "term": str, "unit": Literal[UNITS],
         **dict.fromkeys(
@@ -299,6 +308,7 @@ def _capacity() -> Answer:
     rows = (
         row,
         row | uneven,
+        row | uneven | shared,
         row | _ADMITTED,
         row | nothing,
         row | longest,

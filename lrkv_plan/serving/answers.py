@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,12 +25,14 @@ from lrkv_plan.serving.load import (
     timed_step,
     timed_unpadded,
 )
+from lrkv_plan.serving.stages import beyond_domain
 from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from lrkv_plan.latency.step import StepModel
     from lrkv_plan.memory.exact import IntArray
     from lrkv_plan.specs.population import LengthCounts
+    from lrkv_plan.specs.prefix_trace import PrefixTrace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,7 @@ def capacity_answers(
     deployments: Iterable[Deployment],
     *,
     lengths: IntArray | LengthCounts | None = None,
+    prefixes: PrefixTrace | None = None,
     target: LatencyTarget | None = None,
     chooses_layout: bool = False,
 ) -> list[Answer]:
@@ -97,12 +100,24 @@ def capacity_answers(
         If every combination is refused; the message is the first one's.
     """
     answers = [
-        _answer(design, deployment, lengths, target, chooses_layout)
+        with_prefixes(_answer(design, deployment, lengths, target, chooses_layout), prefixes)
         for deployment in deployments
         for design in designs
     ]
     refuse_all(answers)
     return answers
+
+
+def with_prefixes(answer: Answer, prefixes: PrefixTrace | None) -> Answer:
+    """The answer with what requests that begin alike share in its layout."""
+    if prefixes is None or answer.row is None or answer.model is None:
+        return answer
+    account = capacity_row(answer.model, answer.deployment, prefixes=prefixes).prefixes
+    limits = answer.limits
+    if account is None:
+        engine = answer.deployment.engine.name
+        limits += (f"{engine} shares no prefixes here: hash_ids are counted for each request",)
+    return replace(answer, row=replace(answer.row, prefixes=account), limits=limits)
 
 
 def refuse_all(answers: Sequence[Answer]) -> None:
@@ -156,8 +171,8 @@ def by_gpus(groups: Sequence[Sequence[Answer]]) -> list[Answer]:
 
 
 def _kind(group: Sequence[Answer]) -> tuple[str, int | None]:
-    hardware = group[0].deployment.hardware
-    return (hardware.name if hardware else "", _n_gpus(group[0]) if not group[0].is_smallest else 0)
+    name = group[0].deployment.gpu_name
+    return (name or "", _n_gpus(group[0]) if not group[0].is_smallest else 0)
 
 
 def _n_gpus(answer: Answer) -> int:
@@ -215,7 +230,7 @@ def _bounded(
 ) -> Answer:
     """The answer with its range, and with its load where times are asked for."""
     held = sequences_between(model, deployment, row)
-    answer = replace(answer, held_between=held)
+    answer = replace(answer, held_between=held, limits=tuple(beyond_domain(deployment)))
     if target is None:
         return answer
     step = timed_step(model, deployment, target)
@@ -225,9 +240,17 @@ def _bounded(
         admitted_between=admitted_between(step, row, deployment, target, held),
         step=step,
         rests_on=step.remarks,
-        limits=() if (unpadded := timed_unpadded(model, deployment)) is None else (unpadded,),
+        limits=(*answer.limits, *_untimed(model, deployment)),
         is_timed=True,
     )
+
+
+def _untimed(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
+    """What times leave out."""
+    if (unpadded := timed_unpadded(model, deployment)) is not None:
+        yield unpadded
+    if deployment.settings.max_loras:
+        yield "the products of adapters are not timed: with --max-loras times are too low"
 
 
 def longest_contexts(

@@ -109,6 +109,17 @@ GPU_KEYS = (
         "is how many one server or rack joins, beyond the network between those.",
     ),
     Key(
+        name="host_link", unit="bytes/s, one way",
+        example="{name: PCIe 5.0 x16, bandwidth_bytes_per_s: 64 GB/s}",
+        decides="The link to the host's memory: how soon a context that was kept there "
+        "(--kv-offload) is back. Without it that time is not known.",
+    ),
+    Key(
+        name="unified_memory", unit="true or false", example="false",
+        decides="Whether the host's memory is the GPU's, as on Apple silicon: then llama.cpp's "
+        "embeddings, which are the host's, take of it too.",
+    ),
+    Key(
         name="board_power_w", unit="W", example="700",
         decides="Full board power: the energy of a token, at most.",
     ),

@@ -96,6 +96,10 @@ CASES: list[tuple[str, list[str]]] = [
     ("plan", [LLAMA, "--gpu", "h100-sxm,h200", "--batch-size", "8, 400"]),
     ("plan", [LLAMA, *ON_H100, "--launch"]),
     ("capacity", [LLAMA, "--gpu", "8xh100-sxm", "--launch"]),
+    ("capacity", [LLAMA, "--gpu", "1xrtx-5090+1xrtx-4090", "--pp-layers", "20,12", "--max-loras",
+                  "2", "--kv-offload", "8 GiB", "--shared-prefix-tokens", "1k"]),
+    ("capacity", [LLAMA, "--gpu", "1xrtx-5090+1xrtx-4090", "--detail"]),
+    ("capacity", [LLAMA, "--gpu", "b200", "--engine", "llama_cpp", "--n-gpu-layers", "20"]),
     ("capacity", ["--from-log", str(LOG), *ON_H100]),
     ("capacity", [LLAMA, "--from-log", str(LOG)]),
     ("step-time", [LLAMA, *ON_H100]),
@@ -205,6 +209,14 @@ def test_calibrations_of_a_table(tmp_path: Path) -> None:
         assert written("calibrate evaluate", samples, *options)["rows"]
     operations = Path(__file__).parent.parent / "golden" / "layers"
     assert written("calibrate evaluate-layers", operations)["rows"]
+
+
+def test_a_trace_whose_prompts_begin_alike(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    request = {"timestamp": 0, "input_length": 1000, "output_length": 9, "hash_ids": [1, 2]}
+    path.write_text(2 * (json.dumps(request) + "\n"))
+    (row,) = written("capacity", LLAMA, *ON_H100, "--trace", path)["rows"]
+    assert row["prefix_hit_rate"] == 62 * 16 / 2000  # whole blocks of 16 tokens
 
 
 def test_a_measured_budget(tmp_path: Path) -> None:
