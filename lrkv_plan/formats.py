@@ -8,7 +8,6 @@ weights do not change the cache; repacking and padding for a kernel belong to an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -72,16 +71,19 @@ class StorageFormat:
         >>> STORAGE_FORMATS["q8_0"].row_bytes(128)
         Fraction(136, 1)
         """
+        return Fraction(self.row_bits(width), 8)
+
+    def row_bits(self, width: int) -> int:
+        """Bits of one row of ``width`` scalars, scales included. [bits]"""
         if width == 0:
-            return Fraction(0)
+            return 0
         group_size = self.group_size or width
         n_groups = -(-width // group_size)
         stored_scalars = n_groups * group_size if self.whole_groups else width
-        scalar_bits = stored_scalars * self.bits_per_scalar
-        row = Fraction(scalar_bits + n_groups * self.scale_bits + self.spare_bits, 8)
+        row = stored_scalars * self.bits_per_scalar + n_groups * self.scale_bits + self.spare_bits
         if self.whole_bytes:
-            row = Fraction(math.ceil(row))
-        return row if self.evens is None else row + (row + self.evens.row_bytes(width)) % 2
+            row += -row % 8
+        return row if self.evens is None else row + (row + self.evens.row_bits(width)) % 16
 
     @property
     def bits_per_scalar_in_full_groups(self) -> Fraction | None:

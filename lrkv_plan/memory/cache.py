@@ -39,13 +39,13 @@ def row_bytes_per_layer(
 
     c_i(P) is c_i for a replicated tensor and max(1, c_i / P) for one dealt out by copy.
     """
+    return Fraction(_row_bits_per_layer(layout, storage, tp_size), 8)
+
+
+def _row_bits_per_layer(layout: AttentionLayout, storage: StorageFormat, tp_size: int) -> int:
     layout.check_tp_size(tp_size)
     return sum(
-        (
-            t.copies_per_gpu(tp_size) * t.format_in(storage).row_bytes(t.width)
-            for t in layout.cached
-        ),
-        start=Fraction(0),
+        t.copies_per_gpu(tp_size) * t.format_in(storage).row_bits(t.width) for t in layout.cached
     )
 
 
@@ -71,10 +71,16 @@ def group_row_bytes(
     model: ModelSpec, group: LayerGroup, storage: StorageFormat, tp_size: int
 ) -> Fraction:
     """Bytes that one layer of the group keeps per token on one GPU; 0 without attention. [bytes]"""
+    return Fraction(_group_row_bits(model, group, storage, tp_size), 8)
+
+
+def _group_row_bits(
+    model: ModelSpec, group: LayerGroup, storage: StorageFormat, tp_size: int
+) -> int:
     if group.attention is None:
-        return Fraction(0)
+        return 0
     layout = layout_of(group.attention, model.model_dim)
-    return row_bytes_per_layer(layout, group.keeps_in(storage), tp_size)
+    return _row_bits_per_layer(layout, group.keeps_in(storage), tp_size)
 
 
 def keeps_context_rows(group: LayerGroup) -> bool:
@@ -148,11 +154,11 @@ def bytes_per_token(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: Any = 
 
     def at(size: int) -> int | Fraction:
         kept = (
-            group.count * group_row_bytes(model, group, storage, size)
+            group.count * _group_row_bits(model, group, storage, size)
             for group in model.layers
             if keeps_context_rows(group)
         )
-        return simplest(sum(kept, start=Fraction(0)))
+        return simplest(Fraction(sum(kept), 8))
 
     return over_each("tp_size", tp_size, at)
 

@@ -92,15 +92,12 @@ def _kinds_of(
         return
     layout, storage = layout_of(group.attention, model.model_dim), group.keeps_in(storage)
     row = row_bytes_per_layer(layout, storage, tp_size)
-    payload = sum(
-        (
-            tensor.copies_per_gpu(tp_size)
-            * tensor.format_in(storage).row_bytes(
-                tensor.width if tensor.payload_width is None else tensor.payload_width
-            )
-            for tensor in layout.cached
-        ),
-        start=Fraction(0),
+    payload_bits = sum(
+        tensor.copies_per_gpu(tp_size)
+        * tensor.format_in(storage).row_bits(
+            tensor.width if tensor.payload_width is None else tensor.payload_width
+        )
+        for tensor in layout.cached
     )
     index = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in group.index)
     keeps = "cross" if group.cached_over == "encoder" else group.window_kind or "full"
@@ -108,7 +105,7 @@ def _kinds_of(
         keeps=keeps,
         count=group.count,
         row_bytes=row + index,
-        payload_row_bytes=payload + index,
+        payload_row_bytes=Fraction(payload_bits, 8) + index,
         window_tokens=group.window_tokens,
         is_latent=layout.has_latent_rows,
         per_head_option=layout.per_head_option,

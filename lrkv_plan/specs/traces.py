@@ -214,23 +214,37 @@ def _mooncake_chunks(blocks: Iterable[Block]) -> Iterator[list[Any]]:
     import numpy as np
 
     keys = (("input_length", np.int64), ("output_length", np.int64), ("timestamp", np.float64))
+
+    def columns_of(requests: list[Any]) -> list[Any]:
+        return [np.fromiter(map(itemgetter(key), requests), dtype) for key, dtype in keys]
+
     for block in blocks:
-        requests = _mooncake_requests(list(block.lines()))
-        yield [np.fromiter(map(itemgetter(key), requests), dtype) for key, dtype in keys]
+        requests = _mooncake_at_once(block.raw)
+        chunk = None if requests is None else columns_of(requests)
+        if chunk is None or (chunk[0] + chunk[1]).max() > MAX_TOKENS:
+            chunk = columns_of(_mooncake_line_by_line(block.lines()))
+        yield chunk
 
 
-def _mooncake_requests(lines: Sequence[Line]) -> list[Any]:
+def _mooncake_at_once(raw: bytes) -> list[Any] | None:
+    """The requests of a block of clean lines; None where each must be looked at."""
+    if not raw.isascii() or b"\0" in raw or b"\r" in raw:
+        return None
+    lines = raw.removesuffix(b"\n").split(b"\n")
+    if any(raw.count(f'"{key}"'.encode()) != len(lines) for key in _MOONCAKE_KEYS):
+        return None
     validate = _mooncake_validator()
-    joined = "\n".join([line.text for line in lines])
     try:
-        requests = [validate(line.text, strict=True) for line in lines]
-        is_clean = all(joined.count(f'"{key}"') == len(lines) for key in _MOONCAKE_KEYS)
+        return [validate(line, strict=True) for line in lines]
     except ValidationError:
-        is_clean = False
-    if not is_clean:
-        requests = [_mooncake_request(line) for line in lines]
-    for line, request in zip(lines, requests, strict=True):
-        refuse_absurd_sum(line, request["input_length"] + request["output_length"])
+        return None
+
+
+def _mooncake_line_by_line(lines: Iterable[Line]) -> list[Any]:
+    requests = []
+    for line in lines:
+        requests.append(_mooncake_request(line))
+        refuse_absurd_sum(line, requests[-1]["input_length"] + requests[-1]["output_length"])
     return requests
 
 

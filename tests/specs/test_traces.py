@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lrkv_plan.errors import SpecError
+from lrkv_plan.specs import traces
 from lrkv_plan.specs.traces import read_trace
 from tests.drawing import drawn
 
@@ -208,8 +209,16 @@ def test_a_damaged_trace_is_read_or_refused_in_one_line(
     at = data.draw(st.integers(0, len(text) - 1))
     damage = data.draw(st.text(st.characters(exclude_categories=["Cs"]), max_size=3))
     path = write(tmp_path_factory.mktemp("damaged"), text[:at] + damage + text[at + 1 :])
-    try:
-        what = f"{read_trace(path).n_sequences} sequences"
-    except SpecError as error:
-        what = str(error)
-    assert re.fullmatch(r"[1-9]\d* sequences|.*: .*", what)
+
+    def outcome() -> str:
+        try:
+            found = read_trace(path)
+        except SpecError as error:
+            return str(error)
+        return f"{found.n_sequences} sequences {found.first_prompt_tokens} {found.remarks}"
+
+    what = outcome()
+    assert re.fullmatch(r"[1-9]\d* sequences.*|.*: .*", what)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(traces, "_mooncake_at_once", lambda _: None)
+        assert outcome() == what
