@@ -40,8 +40,8 @@ from lrkv_plan.questions.result import Result
 if TYPE_CHECKING:
     from lrkv_plan.serving.answers import Answer
     from lrkv_plan.serving.deployment import Deployment
-    from lrkv_plan.specs.lengths import Population
     from lrkv_plan.specs.model import ModelSpec
+    from lrkv_plan.specs.population import Population
     from lrkv_plan.specs.prefix_trace import PrefixTrace
 
 

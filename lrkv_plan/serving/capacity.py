@@ -320,9 +320,7 @@ def held_over(model: ModelSpec, deployment: Deployment, contexts: IntArray) -> H
                 kv_budget_bytes_per_gpu=np.full(contexts.shape, of_stage, np.int64),
                 bytes_per_token_per_gpu=first.bytes_per_token_per_gpu,
             )
-    pools = [
-        _pooled(known, int(context))[1] for known, context in zip(each, contexts, strict=True)
-    ]
+    pools = [_pooled(known, int(context))[1] for known, context in zip(each, contexts, strict=True)]
     left = [known.stage_bytes[pool.stage] for known, pool in zip(each, pools, strict=True)]
     return HeldOver(
         max_sequences=np.array([pool.max_sequences for pool in pools], np.int64),

@@ -128,7 +128,7 @@ class Grid:
             deployment = replace(deployment, weight_dtype=weights)
         sizes, refused = self.layouts[layout], design.refused
         try:
-            deployment = replace(deployment, parallel=Parallelism(**sizes))
+            deployment = replace(deployment, parallel=Parallelism(**dict(sizes)))  # type: ignore[arg-type]
             _ = deployment.n_replicas
         except PlanError as error:
             refused = refused or str(error)
