@@ -57,7 +57,7 @@ VALUES = (
     "tensorrt-llm", "rope_expand", "rms_cached", "none", "all", "p50=1k,p90=8k", "context_tokens",
     "batch_size", "1..8:*2", "own;lrkv:8..24:8", "users >= 2", "pareto", "users up", "json", "csv",
     "markdown", "table", "single", "double", "tokens", "0-1",
-    "mismatch", "2.5B",
+    "mismatch", "2.5B", "1xh200+1xl4", "2xh200+2xh100-sxm", "16,16",
 )  # fmt: skip
 FILES = (
     "m.yaml", "config.json", "g.yaml", "c.yaml", "t.csv", "t.jsonl", "l.txt", "l.csv", "s.csv",

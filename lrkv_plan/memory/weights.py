@@ -509,7 +509,7 @@ def weight_bytes_per_gpu(
     check_is("parallel", parallel, Parallelism)
     _check_stated(model)
     storage = model.weights_in(weight_dtype)
-    layers = _layers_in_order(model)
+    layers = layers_in_order(model)
     known: dict[tuple[int, ...], Bits] = {}  # most layers are alike
     for groups in layers:
         key = tuple(map(id, groups))
@@ -604,7 +604,7 @@ def _remarks(model: ModelSpec, storage: WeightFormat) -> tuple[str, ...]:
     return tuple(remarks)
 
 
-def _layers_in_order(model: ModelSpec) -> list[list[LayerGroup]]:
+def layers_in_order(model: ModelSpec) -> list[list[LayerGroup]]:
     """Per layer its group; cross-attention groups are spread evenly over the layers they share."""
     order = model.layer_order
     if order is None:

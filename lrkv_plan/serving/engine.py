@@ -13,6 +13,7 @@ import functools
 import importlib
 import pkgutil
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from lrkv_plan.errors import PlacementError, SpecError, UsageError, did_you_mean, shown
 from lrkv_plan.formats import storage_format
 from lrkv_plan.memory.exact import smaller
+from lrkv_plan.memory.weights import layers_in_order
 from lrkv_plan.serving.launch import Launch
 from lrkv_plan.serving.log import LogFormat
 from lrkv_plan.serving.pool import Pool
@@ -33,7 +35,7 @@ from lrkv_plan.specs.deployment import (
     pipeline_stages,
     plain_name,
 )
-from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.specs.model import LayerGroup, ModelSpec
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -316,26 +318,16 @@ def stage_models(model: ModelSpec, parallel: Parallelism) -> tuple[ModelSpec, ..
     """
     if parallel.pp_size == 1:
         return (model,)
-    order = layers_in_order(model)
-    stages = pipeline_stages(len(order), parallel.pp_size, parallel.pp_layers)
-    return tuple(layers_of(model, order[stage.start : stage.stop]) for stage in stages)
+    layers = layers_in_order(model)
+    stages = pipeline_stages(len(layers), parallel.pp_size, parallel.pp_layers)
+    return tuple(layers_of(model, layers[stage.start : stage.stop]) for stage in stages)
 
 
-def layers_in_order(model: ModelSpec) -> tuple[int, ...]:
-    """The group of each layer, in model order."""
-    if model.layer_order is not None:
-        return model.layer_order
-    return tuple(index for index, group in enumerate(model.layers) for _ in range(group.count))
-
-
-def layers_of(model: ModelSpec, groups: Sequence[int]) -> ModelSpec:
-    """The model with those layers only, each named by its group."""
-    counts: dict[int, int] = {}
-    for index in groups:
-        counts[index] = counts.get(index, 0) + 1
-    kept = tuple(
-        model.layers[index].model_copy(update={"count": count}) for index, count in counts.items()
-    )
+def layers_of(model: ModelSpec, layers: Sequence[Sequence[LayerGroup]]) -> ModelSpec:
+    """The model with those layers only, each as its groups."""
+    counts = Counter(id(group) for layer in layers for group in layer)
+    groups = {id(group): group for layer in layers for group in layer}
+    kept = tuple(group.model_copy(update={"count": counts[key]}) for key, group in groups.items())
     return model.model_copy(update={"layers": kept, "layer_order": None})
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lrkv_plan.errors import PlacementError
-from lrkv_plan.memory.weights import parameter_count, weight_bytes_per_gpu
+from lrkv_plan.memory.weights import layers_in_order, parameter_count, weight_bytes_per_gpu
 from lrkv_plan.serving.deployment import Deployment
-from lrkv_plan.serving.engine import engine_record, layers_in_order, layers_of, stage_pools
+from lrkv_plan.serving.engine import engine_record, layers_of, stage_pools
 from lrkv_plan.serving.pool import Pool
 from lrkv_plan.specs.deployment import Parallelism, pipeline_stages
 from lrkv_plan.specs.hardware import HardwareProfile

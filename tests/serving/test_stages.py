@@ -8,7 +8,9 @@ import pytest
 
 import lrkv_plan
 from lrkv_plan.errors import ArgumentError, PlacementError, PlanError, UsageError
+from lrkv_plan.serving.engine import stage_models
 from lrkv_plan.serving.engines.llama_cpp import split_layers
+from lrkv_plan.specs.deployment import Parallelism
 
 LLAMA = "llama-3.1-8b"
 MIXED = "1xrtx-5090+1xrtx-4090"
@@ -143,6 +145,12 @@ def test_the_longest_context_is_the_smallest_stages() -> None:
         stage["kv_budget_bytes_per_gpu"] // (stage["n_layers"] * ROW * 256) * 256
         for stage in row["stages"]
     )  # in cells of 256 tokens
+
+
+def test_cross_attention_stays_with_the_layer_that_it_shares() -> None:
+    whisper = lrkv_plan.load_model("whisper-large-v3")
+    halves = stage_models(whisper, Parallelism(pp_size=2))
+    assert [[group.count for group in half.layers] for half in halves] == [[16, 16], [16, 16]]
 
 
 def test_the_price_is_that_of_all_gpus() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.memory.exact import ceil_div, over_each, simplest
 from lrkv_plan.memory.largest import largest
-from lrkv_plan.memory.weights import StageWeights, weight_bytes_per_gpu
+from lrkv_plan.memory.weights import StageWeights, layers_in_order, weight_bytes_per_gpu
 from lrkv_plan.serving.budget import (
     BudgetInputs,
     BudgetTerm,
@@ -27,7 +27,7 @@ from lrkv_plan.serving.budget import (
     utilisation_term,
     weight_terms,
 )
-from lrkv_plan.serving.engine import Engine, layers_in_order, layers_of
+from lrkv_plan.serving.engine import Engine, layers_of
 from lrkv_plan.serving.launch import Launch, options
 from lrkv_plan.serving.log import LogFormat, LogLine
 from lrkv_plan.serving.pool import (
