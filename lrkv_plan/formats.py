@@ -268,8 +268,8 @@ def _apart(text: str) -> StorageFormat:
     )
 
 
-LINEAR_PARTS = frozenset({"attention", "feed_forward", "experts", "shared_experts"})
-MLP_PARTS = LINEAR_PARTS - {"attention"}
+LINEAR_PARTS = frozenset({"attention", "mixers", "feed_forward", "experts", "shared_experts"})
+MLP_PARTS = LINEAR_PARTS - {"attention", "mixers"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,8 +360,9 @@ _WEIGHT_FORMATS = (
     ),
     WeightFormat(
         name="nvfp4", operand="nvfp4", bits_per_scalar=4, scale_bits=8, block_rows=16,
-        quantised_parts=LINEAR_PARTS,
-        source="e2m1 with one e4m3 scale per 16 scalars (NVIDIA ModelOpt NVFP4)",
+        quantised_parts=LINEAR_PARTS - {"mixers"},
+        source="e2m1 with one e4m3 scale per 16 scalars; recurrent mixers stay in 16 bit, as "
+        "RedHatAI's Qwen3.6 checkpoints keep them (ollama/ollama#15866); NVIDIA's keep them in fp8",
     ),
     WeightFormat(
         name="mxfp4", operand="mxfp4", bits_per_scalar=4, scale_bits=8, block_rows=32,

@@ -75,9 +75,15 @@ _STAGE_PART = {
 
 
 def held_bits(weight: HeldWeight, storage: WeightFormat) -> int | Fraction:
-    """Bits of all copies: mixers and indices are stored as attention matrices are. [bits]"""
-    part = "" if weight.plain else "attention"
-    return weight.copies * storage.matrix_bits(part, weight.rows, weight.cols)
+    """Bits of all copies: indices are stored as attention matrices are. [bits]"""
+    return weight.copies * storage.matrix_bits(stored_as(weight), weight.rows, weight.cols)
+
+
+def stored_as(weight: HeldWeight) -> str:
+    """The part of a weight format under which the weight is stored; none where it is plain."""
+    if weight.plain:
+        return ""
+    return "mixers" if weight.part == "mixer" else "attention"
 
 
 def add_held(

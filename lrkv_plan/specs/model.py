@@ -263,7 +263,7 @@ def _known_format(name: str) -> str:
 
 
 WeightFormatName = Annotated[str, AfterValidator(_known_format)]
-LinearPart = Literal["attention", "feed_forward", "experts", "shared_experts"]
+LinearPart = Literal["attention", "mixers", "feed_forward", "experts", "shared_experts"]
 
 
 class ModelSpec(Frozen):
