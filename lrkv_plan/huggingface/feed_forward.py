@@ -11,9 +11,9 @@ from typing import Any
 
 from lrkv_plan.errors import shown
 from lrkv_plan.huggingface.attention import switch
-from lrkv_plan.huggingface.fields import MAX_EXPERTS, MAX_LAYERS, MAX_WIDTH, Fields
-from lrkv_plan.huggingface.layers import Layer
-from lrkv_plan.huggingface.model_types import Experts, ModelType
+from lrkv_plan.huggingface.fields import MAX_EXPERTS, MAX_LAYERS, MAX_WIDTH, Fields, is_whole
+from lrkv_plan.huggingface.layers import Layer, without_drafts
+from lrkv_plan.huggingface.model_type import Experts, ModelType
 
 EXPERT_COUNT_KEYS = (
     "n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts",
@@ -21,8 +21,10 @@ EXPERT_COUNT_KEYS = (
 )  # fmt: skip
 _ACTIVE_KEYS = (
     "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k",
-    "experts_per_token", "moe_k", "moe_num_active_primary_experts",
+    "experts_per_token", "moe_k", "moe_topk", "moe_num_active_primary_experts",
 )  # fmt: skip
+# The width of a latent that the routed experts work on (Nemotron-3-Super, Kimi K3).
+_LATENT_KEYS = ("moe_latent_size", "latent_moe_size", "routed_expert_hidden_size")
 # A number of experts under any spelling; those that every token takes are none.
 _EXPERT_COUNT = re.compile(r"(?:\w+_)?(?:n|num)_(?:\w+_)?experts?|(?:n|num|moe)_experts?")
 _NO_COUNT = re.compile(r"shared|active|activated|selected|zero")
@@ -73,13 +75,15 @@ def _expert_layers(fields: Fields, known: ModelType, n_layers: int) -> list[bool
     """Which layers are mixtures; True everywhere for a mixture type that does not say it."""
     if known.experts is None or not _is_mixture(fields, known.experts):
         return [False] * n_layers
-    types = fields.choices("mlp_layer_types", {"dense": "dense", "sparse": "sparse"}, n_layers)
+    words = {"dense": "dense", "sparse": "sparse"}
+    stated = without_drafts(fields, "mlp_layer_types", n_layers)
+    types = stated.choices("mlp_layer_types", words, n_layers)
     if types is not None:
         fields.settle(*_PLACING_KEYS)
         return [kind == "sparse" for kind in types]
     dense_first = fields.integer(*_DENSE_FIRST_KEYS, most=MAX_LAYERS, least=0) or 0
     dense_only = fields.indices("mlp_only_layers", n_layers) or set()
-    chosen = fields.indices("moe_layers", n_layers)
+    chosen = _enumerated(fields, n_layers) or fields.indices("moe_layers", n_layers)
     steps = [
         (fields.integer(key, most=MAX_LAYERS) or 1, 1)
         for key in ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
@@ -98,6 +102,22 @@ def _expert_layers(fields: Fields, known: ModelType, n_layers: int) -> list[bool
         and every[i]
         for i in range(n_layers)
     ]
+
+
+def _enumerated(fields: Fields, n_layers: int) -> set[int]:
+    """Step 3.5: ``moe_layers_enum``, numbers of layers in a list or in text, drafts included."""
+    key = "moe_layers_enum"
+    value = fields.value(key)
+    if isinstance(value, str):
+        words = [word.strip() for word in value.split(",")]
+        if not all(word.isdecimal() for word in words):
+            raise fields.error(key, "must be numbers of layers, such as 3,4,5")
+        value = [int(word) for word in words]
+    if value is None:
+        return set()
+    if not isinstance(value, list) or not all(is_whole(one) for one in value):
+        raise fields.error(key, "must be numbers of layers, such as 3,4,5")
+    return {one for one in value if 0 <= one < n_layers}
 
 
 def _last_expert_layer(fields: Fields, n_layers: int) -> int:
@@ -146,8 +166,8 @@ def _mixture(fields: Fields, known: ModelType) -> dict[str, Any] | None:
     width = inner.integer(rule.width, most=MAX_WIDTH)
     placed = not rule.placed_by or fields.has(*rule.placed_by, "hybrid_override_pattern")
     shared_stated = rule.shared is None or rule.shared in fields.data
-    narrow = fields.has("moe_latent_size", "latent_moe_size", "routed_expert_hidden_size")
-    if not (n_experts and active and width and placed and shared_stated) or narrow:
+    latent = fields.integer(*_LATENT_KEYS, most=MAX_WIDTH)
+    if not (n_experts and active and width and placed and shared_stated):
         return None
     return {
         "kind": "experts", "hidden_dim": width, "n_experts": n_experts,
@@ -155,6 +175,7 @@ def _mixture(fields: Fields, known: ModelType) -> dict[str, Any] | None:
         "dense_hidden_dim": _beside(fields, known) if rule.dense_beside else 0,
         "gated": known.gated, "bias": switch(fields, known.feed_forward_bias),
         "router_bias": switch(fields, rule.router_bias), "shared_gate": rule.shared_gate,
+        "routed_dim": latent,
     }  # fmt: skip
 
 

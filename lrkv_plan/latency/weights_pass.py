@@ -463,13 +463,13 @@ def _experts(
             f"an experts width of {block.hidden_dim} cannot be sliced over {slices} GPUs; "
             "allowed: its divisors"
         )
-    width, dim = block.hidden_dim // slices, model.model_dim
+    width, dim = block.hidden_dim // slices, block.expert_dim(model.model_dim)
     bits = (2 if block.gated else 1) * storage.matrix_bits("experts", dim, width)
     bits += storage.matrix_bits("experts", width, dim)
     yield ExpertWork(
         n_experts=block.n_experts,
         experts_per_token=block.experts_per_token,
-        model_dim=model.model_dim,
+        model_dim=dim,
         width=width,
         bytes_per_expert=float(bits / 8),
         ep_size=ep_size,

@@ -106,15 +106,16 @@ def _add_feed_forward(
     if isinstance(block, NoFeedForward):
         return
 
-    def add(part: str, width: int, slices: int, copies: int = 1) -> None:
-        bits[part] += copies * _mlp_bits(part, width, slices, block, model_dim, storage)
+    def add(part: str, width: int, slices: int, copies: int = 1, dim: int = model_dim) -> None:
+        bits[part] += copies * _mlp_bits(part, width, slices, block, dim, storage)
 
     tp_size = parallel.tp_size
     if isinstance(block, DenseFeedForward):
         add("feed_forward", block.hidden_dim, tp_size)
         return
     local_experts = math.ceil(block.n_experts / parallel.ep_size)
-    add("experts", block.hidden_dim, parallel.expert_slices, local_experts)
+    routed = block.expert_dim(model_dim)
+    add("experts", block.hidden_dim, parallel.expert_slices, local_experts, routed)
     if block.shared_hidden_dim:
         add("shared_experts", block.shared_hidden_dim, tp_size)
     if block.dense_hidden_dim:
@@ -270,7 +271,7 @@ def _idle_params(model: ModelSpec) -> int | None:
         return None
     return sum(
         count * (block.n_experts - block.experts_per_token)
-        * _dense_params(model.model_dim, block.hidden_dim, block)
+        * _dense_params(block.expert_dim(model.model_dim), block.hidden_dim, block)
         for count, block in blocks if isinstance(block, ExpertFeedForward)
     )  # fmt: skip
 
@@ -315,7 +316,7 @@ def feed_forward_params(block: FeedForward, model_dim: int) -> int:
         return 0
     if isinstance(block, DenseFeedForward):
         return _dense_params(model_dim, block.hidden_dim, block)
-    routed = block.n_experts * _dense_params(model_dim, block.hidden_dim, block)
+    routed = block.n_experts * _dense_params(block.expert_dim(model_dim), block.hidden_dim, block)
     others = sum(
         _dense_params(model_dim, width, block)
         for width in (block.shared_hidden_dim, block.dense_hidden_dim)

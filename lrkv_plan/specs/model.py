@@ -114,7 +114,11 @@ class DenseFeedForward(Frozen):
 
 
 class ExpertFeedForward(Frozen):
-    """A mixture: ``n_experts`` blocks of ``hidden_dim`` and one shared block for all tokens."""
+    """A mixture: ``n_experts`` blocks of ``hidden_dim`` and one shared block for all tokens.
+
+    ``routed_dim`` is the width that the routed experts read and write, where it is not the model's:
+    experts of a latent, whose two projections are among the layer's ``weights``.
+    """
 
     kind: Literal["experts"] = "experts"
     hidden_dim: Width
@@ -122,6 +126,7 @@ class ExpertFeedForward(Frozen):
     experts_per_token: Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
     shared_hidden_dim: WidthOrZero = 0
     dense_hidden_dim: WidthOrZero = 0  # a dense block beside the mixture
+    routed_dim: Width | None = None
     gated: Flag
     bias: Flag = False
     router_bias: Flag = False
@@ -134,6 +139,10 @@ class ExpertFeedForward(Frozen):
                 f"experts_per_token {self.experts_per_token} exceeds n_experts {self.n_experts}"
             )
         return self
+
+    def expert_dim(self, model_dim: int) -> int:
+        """Width that a routed expert reads and writes. [scalars]"""
+        return model_dim if self.routed_dim is None else self.routed_dim
 
 
 class NoFeedForward(Frozen):

@@ -305,15 +305,17 @@ def test_experts_in_a_dense_type_are_never_counted_as_one_block(key: str) -> Non
 @pytest.mark.parametrize(
     ("name", "key"), [("glm4_moe", "attention_bias"), ("chatglm", "add_qkv_bias")]
 )
-def test_biases_that_checkpoints_state_are_named_where_the_file_does_not(
+def test_biases_that_every_checkpoint_states_count_where_a_file_is_trimmed(
     name: str, key: str
 ) -> None:
     base = {
         "model_type": name, "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
         "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16,
     }  # fmt: skip
-    assert any(key in part for part in imported(base).uncounted_parts)
-    assert not any(key in part for part in imported(base, **{key: True}).uncounted_parts)
+    trimmed = imported(base)
+    assert f"{key}: absent, true in the published checkpoints of {name}" in trimmed.remarks
+    assert trimmed.layers[0].attention == imported(base, **{key: True}).layers[0].attention
+    assert trimmed.layers[0].attention != imported(base, **{key: False}).layers[0].attention
 
 
 def test_minicpm3_takes_the_width_of_a_value_from_the_heads() -> None:
