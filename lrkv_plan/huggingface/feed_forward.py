@@ -11,7 +11,14 @@ from typing import Any
 
 from lrkv_plan.errors import shown
 from lrkv_plan.huggingface.attention import switch
-from lrkv_plan.huggingface.fields import MAX_EXPERTS, MAX_LAYERS, MAX_WIDTH, Fields, is_whole
+from lrkv_plan.huggingface.fields import (
+    MAX_EXPERTS,
+    MAX_LAYERS,
+    MAX_WIDTH,
+    NOT_LANGUAGE,
+    Fields,
+    is_whole,
+)
 from lrkv_plan.huggingface.layers import Layer, without_drafts
 from lrkv_plan.huggingface.model_type import Experts, ModelType
 
@@ -25,9 +32,10 @@ _ACTIVE_KEYS = (
 )  # fmt: skip
 # The width of a latent that the routed experts work on (Nemotron-3-Super, Kimi K3).
 _LATENT_KEYS = ("moe_latent_size", "latent_moe_size", "routed_expert_hidden_size")
-# A number of experts under any spelling; those that every token takes are none.
-_EXPERT_COUNT = re.compile(r"(?:\w+_)?(?:n|num)_(?:\w+_)?experts?|(?:n|num|moe)_experts?")
-_NO_COUNT = re.compile(r"shared|active|activated|selected|zero")
+# What speaks of experts under any spelling; these words size nothing on their own.
+_EXPERTS = re.compile(r"(?:^|[^a-z])moe(?:[^a-z]|$)|experts?(?:[^a-z]|$)", re.IGNORECASE)
+_NO_EXPERTS = re.compile(r"loss|dropout|jitter|dtype|token_id|aux|eps|init", re.IGNORECASE)
+_MOST_KEYS = 10_000
 _DENSE_FIRST_KEYS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 # Other keys that place the mixtures; a list with one entry per layer makes them moot.
 _PLACING_KEYS = (
@@ -51,10 +59,10 @@ def feed_forwards_of(
     unread = _unread_experts(fields, known)
     if unread is not None:
         fields.assume(
-            f"feed_forward: left out, {unread} states experts and a {fields.text('model_type')} "
+            f"feed_forward: left out, {unread} speaks of experts and a {fields.text('model_type')} "
             "is read as dense here"
         )
-        return [NO_BLOCK if layer.block == "none" else None for layer in layers]
+        return [None] * len(layers)
     uses_experts = _expert_layers(fields, known, len(layers))
     mixture = _mixture(fields, known)
     widths = _dense_widths(fields, known, layers, hidden)
@@ -139,13 +147,20 @@ def _frequency(fields: Fields, n_layers: int) -> list[bool]:
 
 
 def _unread_experts(fields: Fields, known: ModelType) -> str | None:
-    """The key of a dense type's file that states more than one expert."""
+    """The key of a dense type's file that speaks of experts, at any depth; None if none does."""
     if known.experts is not None:
         return None
-    for key, value in fields.data.items():
-        counts = _EXPERT_COUNT.fullmatch(key[:80]) and not _NO_COUNT.search(key[:80])
-        if counts and value not in (None, False, 0, 1, "", []):
-            return shown(key)
+    stack: list[dict[str, Any]] = [fields.data]
+    seen = 0
+    while stack and seen < _MOST_KEYS:
+        for key, value in stack.pop().items():
+            seen += 1
+            short = str(key)[:80]
+            if isinstance(value, dict) and key not in NOT_LANGUAGE:
+                stack.append(value)
+            states = value not in (None, False, 0, 1, "", [], {}, [0], [1])
+            if states and _EXPERTS.search(short) and not _NO_EXPERTS.search(short):
+                return shown(key)
     return None
 
 

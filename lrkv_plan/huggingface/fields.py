@@ -197,6 +197,10 @@ _TOWERS = {
 }
 
 
+# Mappings that describe nothing of the language model.
+NOT_LANGUAGE = (*_TOWERS, "quantization_config", "compression_config", "id2label", "label2id")
+
+
 def language_part(config: Fields) -> tuple[Fields, tuple[str, ...]]:
     """The mapping that describes the language model, and the uncounted parts around it.
 
