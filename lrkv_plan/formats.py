@@ -179,12 +179,19 @@ _DS_MLA_LATENT = StorageFormat(
 )  # fmt: skip
 # The place of 64 rotary bf16 scalars stays empty in a model without them: GLM-5.3-Flash, 656 bytes.
 _DS_MLA_ALONE = replace(_DS_MLA_LATENT, spare_bits=64 * 16)
+# DeepSeek-V4: 448 scalars with 7 one-byte scales, one for 64, and a byte of padding (vLLM).
+_DS_SHARED_ROW = StorageFormat(
+    name="fp8 with one byte of scale per 64 scalars", bits_per_scalar=8, scale_bits=8,
+    group_size=64, spare_bits=8, source="vLLM, models/deepseek_v4",
+)  # fmt: skip
 _FP8_DS_MLA = StorageFormat(
     name="fp8_ds_mla", bits_per_scalar=8,
     by_tensor={
         "latent": _DS_MLA_LATENT, "rope_key": _BY_NAME["bf16"], "latent_alone": _DS_MLA_ALONE,
+        "key_value": _DS_SHARED_ROW,
     },
-    source="656 bytes per token of MLA 512+64: 512 fp8, 16 of scales, 64 bf16 (vLLM fp8_ds_mla)",
+    source="656 bytes per token of MLA 512+64: 512 fp8, 16 of scales, 64 bf16 (vLLM fp8_ds_mla); "
+    "584 a row of DeepSeek-V4: 448 fp8, 8 of scales, 64 bf16",
 )  # fmt: skip
 
 

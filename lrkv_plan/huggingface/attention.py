@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lrkv_plan.errors import SpecError
+from lrkv_plan.huggingface.compressed import shared_row
 from lrkv_plan.huggingface.fields import MAX_HEADS, MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, Fields
-from lrkv_plan.huggingface.model_type import ModelType, Switch
+from lrkv_plan.huggingface.model_type import ModelType, switch
 
 HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
 KV_HEAD_KEYS = (
@@ -38,11 +39,6 @@ class GuessError(SpecError):
     """A head count or width that is not stated, and that only a known type's code would settle."""
 
 
-def switch(fields: Fields, rule: Switch) -> bool:
-    """The answer of a rule: fixed, or a flag of the file with the code's default."""
-    return rule if isinstance(rule, bool) else fields.flag(*rule)
-
-
 def attention_of(fields: Fields, known: ModelType, kind: str, hidden: int) -> dict[str, Any]:
     """The attention of a layer of that kind as ``LayerGroup`` keys: attention, and index if any.
 
@@ -51,6 +47,8 @@ def attention_of(fields: Fields, known: ModelType, kind: str, hidden: int) -> di
     SpecError
         If a head count or width is absent and the model type's code derives none.
     """
+    if known.shared_row:
+        return shared_row(fields, known, kind, hidden)
     if fields.has("kv_lora_rank"):
         found = {"attention": _latent(fields, known, hidden), **_index(fields, hidden)}
         return _gated(fields, known, found, hidden)
@@ -247,16 +245,14 @@ def _index(fields: Fields, hidden: int) -> dict[str, Any]:
     query = fields.integer("q_lora_rank", most=MAX_WIDTH) or hidden
     row_bytes = width + _INDEX_SCALE_BYTES
     pool_tokens = fields.integer("index_kpool", most=MAX_WIDTH) or 1
-    if row_bytes % pool_tokens:
-        raise fields.error(
-            "index_kpool", f"{row_bytes} bytes of an index key over that many tokens are not whole"
-        )
+    whole = row_bytes % pool_tokens == 0
     selected = fields.integer("index_topk", most=MAX_TOKENS)
     weights = () if heads is None else (
         {"name": "index_query", "rows": query, "cols": heads * width, "part": "index"},
         {"name": "index_key", "rows": hidden, "cols": width, "part": "index"},
         {"name": "index_key_norm", "rows": 2 * width, "part": "index"},
         {"name": "index_heads", "rows": hidden, "cols": heads, "part": "index", "plain": True},
+        *(_index_pool(width, pool_tokens, hidden) if pool_tokens > 1 else ()),
     )  # fmt: skip
     return {
         **({} if selected is None else {"selected_tokens": selected}),
@@ -264,11 +260,20 @@ def _index(fields: Fields, hidden: int) -> dict[str, Any]:
         "index": (
             {
                 "name": "index_key",
-                "bytes_per_copy": row_bytes // pool_tokens,
+                "bytes_per_copy": row_bytes // pool_tokens if whole else row_bytes,
+                "tokens_per_row": 1 if whole else pool_tokens,
                 "sharding": "replicated",
             },
         ),
     }
+
+
+def _index_pool(width: int, tokens: int, hidden: int) -> tuple[dict[str, Any], ...]:
+    """GLM-5.3: a gate d x w and positions p x w weigh the keys that share a row."""
+    return (
+        {"name": "index_pool_gate", "rows": hidden, "cols": width, "part": "index"},
+        {"name": "index_pool_positions", "rows": tokens, "cols": width, "part": "index"},
+    )
 
 
 def _block_index(fields: Fields, hidden: int) -> dict[str, Any]:

@@ -19,10 +19,9 @@ from lrkv_plan.huggingface.attention import (
     attention_of,
     decoder_of,
     is_encoder_decoder,
-    switch,
 )
 from lrkv_plan.huggingface.encoders import encoders_of, image_tokens
-from lrkv_plan.huggingface.feed_forward import feed_forwards_of
+from lrkv_plan.huggingface.feed_forward import feed_forwards_of, hash_layers
 from lrkv_plan.huggingface.fields import (
     HIDDEN_KEYS,
     MAX_TOKENS,
@@ -33,7 +32,7 @@ from lrkv_plan.huggingface.fields import (
 )
 from lrkv_plan.huggingface.layers import Layer, heads_of_kind, layers_of, window_of
 from lrkv_plan.huggingface.media import media_of
-from lrkv_plan.huggingface.model_type import ModelType
+from lrkv_plan.huggingface.model_type import ModelType, switch
 from lrkv_plan.huggingface.model_types import (
     UNSUPPORTED_KEYS,
     UNSUPPORTED_TYPES,
@@ -187,7 +186,7 @@ def _mention_quantization(fields: Fields) -> None:
         fields.assume(f"the file proposes a cache format: kv_cache_scheme {shown(scheme)}")
 
 
-_ATTENDING = ("full", "sliding", "chunked", "parallel", "cross")
+_ATTENDING = ("full", "sliding", "chunked", "parallel", "cross", "csa", "hca")
 # Of a layer that attends to an image: scalars by which its two outputs are added.
 _CROSS = {
     "cached_over": "encoder", "weights": ({"name": "gates", "rows": 2, "part": "attention"},),
@@ -424,13 +423,18 @@ def _grouped(fields: Fields, rows: list[dict[str, Any]]) -> tuple[list[LayerGrou
 def _uncounted(fields: Fields, known: ModelType, groups: list[LayerGroup]) -> tuple[str, ...]:
     """Weights that the spec has no place for."""
     parts = []
-    recurrent = sum(group.count for group in groups if group.state and group.update is None)
+    recurrent = sum(
+        group.count for group in groups
+        if group.state and group.update is None and group.tokens_per_row is None
+    )  # fmt: skip
     if recurrent:
         parts.append(f"weights of {recurrent} recurrent layers")
     if known.experts is not None and any(
         group.feed_forward is not None and group.feed_forward.kind == "experts" for group in groups
     ):
         parts.append(known.experts.uncounted)
+    if hash_layers(fields):
+        parts.append("tables of the layers whose experts follow from the token")
     if not fields.flag("no_bias", default=True):
         parts.append("biases (no_bias is false)")
     return tuple(dict.fromkeys(filter(None, parts)))

@@ -10,7 +10,6 @@ import re
 from typing import Any
 
 from lrkv_plan.errors import shown
-from lrkv_plan.huggingface.attention import switch
 from lrkv_plan.huggingface.fields import (
     MAX_EXPERTS,
     MAX_LAYERS,
@@ -20,7 +19,7 @@ from lrkv_plan.huggingface.fields import (
     is_whole,
 )
 from lrkv_plan.huggingface.layers import Layer, without_drafts
-from lrkv_plan.huggingface.model_type import Experts, ModelType
+from lrkv_plan.huggingface.model_type import Experts, ModelType, switch
 
 EXPERT_COUNT_KEYS = (
     "n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts",
@@ -71,7 +70,8 @@ def feed_forwards_of(
         if layer.block == "none":
             blocks.append(NO_BLOCK)
         elif layer.block == "experts" or (layer.block == "by_rule" and uses_experts[i]):
-            blocks.append(mixture)
+            hashed = mixture is not None and i in hash_layers(fields)
+            blocks.append({**mixture, "router_bias": False} if mixture and hashed else mixture)
         else:
             blocks.append(_dense(fields, known, widths[i]))
     if None in blocks:
@@ -83,7 +83,7 @@ def _expert_layers(fields: Fields, known: ModelType, n_layers: int) -> list[bool
     """Which layers are mixtures; True everywhere for a mixture type that does not say it."""
     if known.experts is None or not _is_mixture(fields, known.experts):
         return [False] * n_layers
-    words = {"dense": "dense", "sparse": "sparse"}
+    words = {"dense": "dense", "sparse": "sparse", "moe": "sparse", "hash_moe": "sparse"}
     stated = without_drafts(fields, "mlp_layer_types", n_layers)
     types = stated.choices("mlp_layer_types", words, n_layers)
     if types is not None:
@@ -110,6 +110,16 @@ def _expert_layers(fields: Fields, known: ModelType, n_layers: int) -> list[bool
         and every[i]
         for i in range(n_layers)
     ]
+
+
+def hash_layers(fields: Fields) -> set[int]:
+    """DeepSeek-V4: the first layers, whose experts follow from the token; their routers correct
+    nothing.
+    """
+    words = fields.value("mlp_layer_types")
+    if isinstance(words, list):
+        return {i for i, word in enumerate(words[:MAX_LAYERS]) if word == "hash_moe"}
+    return set(range(fields.integer("num_hash_layers", most=MAX_LAYERS, least=0) or 0))
 
 
 def _enumerated(fields: Fields, n_layers: int) -> set[int]:

@@ -1,7 +1,8 @@
 """Which mixer each layer has.
 
 A mixer is named by one word: full, sliding, chunked, cross, linear, mamba, conv, lru, parallel
-(attention and mamba side by side) or none. Lists in the file win over the rule of the model type.
+(attention and mamba side by side), csa and hca (windows beside compressed rows) or none. Lists in
+the file win over the rule of the model type.
 """
 
 from __future__ import annotations
@@ -124,6 +125,19 @@ def _cross_attention(fields: Fields, n_layers: int) -> list[str]:
     return ["cross" if i in chosen else "full" for i in range(n_layers)]
 
 
+def _compression(fields: Fields, n_layers: int) -> list[str]:
+    """DeepSeek-V4: how many tokens a layer's compressed rows stand for; 0 is a window alone.
+
+    Absent, the code has two layers of 128, then 128 and 4 in turn.
+    """
+    key = "compress_ratios"
+    words = {0: "sliding", 4: "csa", 128: "hca"}
+    if fields.has(key):
+        return without_drafts(fields, key, n_layers).choices(key, words, n_layers) or []
+    fields.assume(f"{key}: absent, 128 twice and then 128 and 4 in turn, as the code")
+    return ["csa" if i > 2 and i % 2 else "hca" for i in range(n_layers)]
+
+
 PATTERNS: dict[str, Callable[[Fields, int], list[str]]] = {
     "layer_group_size": _linear_groups,
     "block_types": _repeated_blocks,
@@ -133,6 +147,7 @@ PATTERNS: dict[str, Callable[[Fields, int], list[str]]] = {
     "full_attn_idxs": _full_between_convolutions,
     "cross_attention_layers": _cross_attention,
     "mamba_step": _mamba_steps,
+    "compress_ratios": _compression,
 }
 """By the name that a ``ModelType`` gives its pattern."""
 
@@ -160,6 +175,9 @@ _LAYER_TYPES = {
 # Transformers 5 writes one word for every recurrent layer; its type says what it stands for.
 _MAMBA_WORDS = {"linear_attention": "mamba"}
 _WORDS_OF_TYPE = {
+    "deepseek_v4": {
+        "compressed_sparse_attention": "csa", "heavily_compressed_attention": "hca",
+    },
     "jamba": _MAMBA_WORDS, "bamba": _MAMBA_WORDS, "granitemoehybrid": _MAMBA_WORDS,
     "falcon_h1": {**_MAMBA_WORDS, "hybrid": "parallel"},
 }  # fmt: skip
@@ -476,7 +494,7 @@ def _window_keys(fields: Fields) -> tuple[str, ...]:
 
 def window_of(fields: Fields, mixer: str) -> dict[str, object]:
     """``LayerGroup`` keys of a windowed layer, empty for others."""
-    if mixer == "sliding":
+    if mixer in ("sliding", "csa", "hca"):
         return {
             "window_tokens": fields.needed(*_window_keys(fields), most=MAX_TOKENS),
             "window_kind": "sliding",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lrkv_plan.huggingface.fields import Fields
 from lrkv_plan.specs.model import Norms
 
 Switch = bool | tuple[str, bool]
@@ -53,6 +54,7 @@ class ModelType:
     sliding_kv_factor: int = 1  # KV heads of windowed layers over the others', if not stated
     sinks: Switch = False
     sliding_sinks: Switch = False  # of windowed layers alone
+    shared_row: bool = False  # one row is key and value of all heads, beside compressed ones
     head_gate: Switch = False  # a projection d x heads gates each head's output
     window: str = ""  # a name in layers.WINDOW_RULES
     pattern: str = ""  # a name in layer_patterns.PATTERNS, or only_mamba
@@ -75,3 +77,8 @@ class ModelType:
     defaults: Mapping[str, int] = field(default_factory=dict)  # what the code fills in
     published: Mapping[str, bool] = field(default_factory=dict)  # what every checkpoint states
     additions: tuple[str, ...] = ()  # names in additions.py
+
+
+def switch(fields: Fields, rule: Switch) -> bool:
+    """The answer of a rule: fixed, or a flag of the file with the code's default."""
+    return rule if isinstance(rule, bool) else fields.flag(*rule)

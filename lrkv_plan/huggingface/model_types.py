@@ -281,6 +281,10 @@ MODEL_TYPES: dict[str, ModelType] = {
         _LLAMA, kv_heads_default_to_heads=False, must_state=("attn_config",), dense_width=(),
         experts=Experts(width="ffn_hidden_size", part="ffn_config"),
     ),
+    "deepseek_v4": replace(
+        _STATED, pattern="compress_ratios", shared_row=True, sinks=True,
+        experts=replace(_V3_EXPERTS, placed_by=()), additions=("hyper_connections", "stream_head"),
+    ),
     "dots1": _DOTS,
     "exaone": _LLAMA,
     "ernie4_5": _ERNIE,
@@ -422,7 +426,6 @@ MODEL_TYPES: dict[str, ModelType] = {
 
 # Types whose attention is not what their keys suggest; a figure would be wrong, so there is none.
 UNSUPPORTED_TYPES = {
-    "deepseek_v4": "its attention compresses the cache at a rate per layer (compress_ratios)",
     "longcat_flash": "each of its layers has two attention blocks",
     "rwkv": "it has no attention and its state is not modelled",
     "zamba2": "its attention blocks share weights between layers",

@@ -573,7 +573,8 @@ def refuse_unbounded_weights(model: ModelSpec) -> None:
     """
     n_recurrent = sum(
         group.count for group in model.layers
-        if group.state and not any(one.part == "mixer" for one in group.weights)
+        if group.state and group.attention is None
+        and not any(one.part == "mixer" for one in group.weights)
     )  # fmt: skip
     if n_recurrent:
         raise SpecError(

@@ -43,6 +43,7 @@ class FixedTensor(Frozen):
 
     ``copies`` are dealt out over the tensor-parallel GPUs, or whole on each when ``replicated``.
     ``bytes_per_draft_token`` is what one speculative token adds to a copy (convolution columns).
+    ``tokens_per_row`` tokens share one index key.
     ``scalar_bytes`` is the size of one scalar, where the source states it: engines that keep every
     state in fp32 scale by it.
     """
@@ -53,6 +54,7 @@ class FixedTensor(Frozen):
     sharding: Literal["by_copy", "replicated"] = "by_copy"
     bytes_per_draft_token: Annotated[int, Field(strict=True, ge=0, le=2**40)] = 0
     scalar_bytes: Literal[2, 4] | None = None
+    tokens_per_row: TokenCount = 1
 
 
 def _known_cache_format(name: str) -> str:
@@ -174,9 +176,11 @@ Update = Literal[
 class LayerGroup(Frozen):
     """``count`` equal layers.
 
-    ``window_tokens`` bounds how many tokens a layer keeps. ``reuses_cache`` layers attend to the
-    rows of another layer and keep none. ``cached_over`` "encoder" marks cross-attention, whose rows
-    are as many as the encoder's: part of another layer, or with a feed-forward a layer of its own.
+    ``window_tokens`` bounds how many tokens a layer keeps. With ``tokens_per_row`` it keeps one
+    more row for so many tokens of the whole context (DeepSeek-V4). ``reuses_cache`` layers attend
+    to the rows of another layer and keep none. ``cached_over`` "encoder" marks cross-attention,
+    whose rows are as many as the encoder's: part of another layer, or with a feed-forward a layer
+    of its own.
     ``state`` is per sequence, ``index`` per cached token; ``update`` names the kernel that moves a
     recurrent state. ``weights`` are held beside attention, feed-forward and norms.
     ``selected_tokens`` is how many rows a layer attends to at most, chosen by its own index or that
@@ -187,6 +191,7 @@ class LayerGroup(Frozen):
     count: LayerCount
     attention: AnyAttention | None = None
     window_tokens: TokenCount | None = None
+    tokens_per_row: TokenCount | None = None
     window_kind: Literal["sliding", "chunked"] | None = None
     reuses_cache: Flag = False
     cached_over: Literal["context", "encoder"] = "context"
@@ -211,6 +216,7 @@ class LayerGroup(Frozen):
     def _consistent(self) -> Self:
         needs_attention = {
             "window_tokens": self.window_tokens, "reuses_cache": self.reuses_cache,
+            "tokens_per_row": self.tokens_per_row,
             "index": self.index, "selected_tokens": self.selected_tokens,
             "kv_dtype": self.kv_dtype,
         }  # fmt: skip
@@ -219,6 +225,8 @@ class LayerGroup(Frozen):
                 raise ValueError(f"{key} is given for layers without attention")
         if (self.window_tokens is None) != (self.window_kind is None):
             raise ValueError("window_tokens and window_kind (sliding or chunked) go together")
+        if self.tokens_per_row is not None and self.window_tokens is None:
+            raise ValueError("tokens_per_row comes with the window_tokens of rows beside it")
         return self
 
     @property

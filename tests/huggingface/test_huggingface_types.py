@@ -217,7 +217,6 @@ def test_lfm2_convolutions_stand_between_the_listed_layers() -> None:
         ({**RECURRENT_GEMMA, "attention_window_size": None}, ["attention_window_size", "missing"]),
         ({**AFMOE, "global_attn_every_n_layers": None}, ["global_attn_every_n_layers", "missing"]),
         ({**GLM_NEXT, "index_kpool": None}, ["index_kpool", "missing"]),
-        ({**GLM_NEXT, "index_kpool": 16}, ["index_kpool", "132", "not whole"]),
         ({**MAMBA, "attention_layers_idx": [3]}, ["attention_layers_idx", "not modelled"]),
         ({**MAMBA, "state_size": None}, ["state_size", "missing"]),
         (
