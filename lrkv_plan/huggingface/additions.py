@@ -204,6 +204,29 @@ def _residual_head(fields: Fields, n_layers: int, hidden: int) -> Rows:  # noqa:
     return (_vector("output_residual_norm_and_projection", 2 * hidden),)
 
 
+def _shared_block(fields: Fields, n_layers: int, hidden: int) -> Rows:  # noqa: ARG001
+    """Zamba2: blocks that the hybrid layers take in turn, each held once.
+
+    Attention reads the hidden state beside the embedding, 2 d: H h + 2 G h from 2 d, H h to d; a
+    gated feed-forward i; norms 2 d and d.
+    """
+    blocks = fields.needed("num_mem_blocks", most=MAX_LAYERS)
+    heads = fields.needed("num_attention_heads", most=MAX_HEADS)
+    kv_heads = fields.integer("num_key_value_heads", most=MAX_HEADS) or heads
+    width = fields.needed("attention_head_dim", most=MAX_WIDTH)
+    inner = fields.needed("intermediate_size", most=MAX_WIDTH)
+    shapes = (
+        ("shared_query_key_value", 2 * hidden, (heads + 2 * kv_heads) * width, "attention"),
+        ("shared_attention_output", heads * width, hidden, "attention"),
+        ("shared_gate_up", hidden, 2 * inner, "router"),
+        ("shared_down", inner, hidden, "router"),
+    )
+    return (
+        *(_matrix(n, r, c, copies=blocks, part=part) for n, r, c, part in shapes),
+        {**_vector("shared_norms", 3 * hidden), "copies": blocks},
+    )
+
+
 _LAYERS: dict[str, Callable[[Fields, int], Rows]] = {
     "altup": _altup, "sub_norms": _sub_norms, "activation_scalars": _activation_scalars,
     "differential": _differential, "qk_norm_bias": _qk_norm_bias,
@@ -211,6 +234,7 @@ _LAYERS: dict[str, Callable[[Fields, int], Rows]] = {
 }  # fmt: skip
 _MODELS: dict[str, Callable[[Fields, int, int], Rows]] = {
     "altup": _altup_copies, "stream_head": _stream_head, "attention_residual": _residual_head,
+    "shared_block": _shared_block,
 }  # fmt: skip
 # What is said of an addition that cannot be sized, and the keys that size it.
 _NEEDS: dict[str, tuple[str, ...]] = {

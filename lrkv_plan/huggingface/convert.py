@@ -384,6 +384,8 @@ def _mixers(
             found = attention_of(own, known, name, hidden)
             if name == "cross":
                 group |= _CROSS
+            if known.shares_weights:
+                group["shares_weights"] = True
             weights = (*group.get("weights", ()), *found.pop("weights", ()))
             group |= found | ({"weights": weights} if weights else {})
     return mixers

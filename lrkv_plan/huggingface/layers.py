@@ -175,6 +175,7 @@ _LAYER_TYPES = {
 # Transformers 5 writes one word for every recurrent layer; its type says what it stands for.
 _MAMBA_WORDS = {"linear_attention": "mamba"}
 _WORDS_OF_TYPE = {
+    "zamba2": {"hybrid": "parallel"},
     "deepseek_v4": {
         "compressed_sparse_attention": "csa", "heavily_compressed_attention": "hca",
     },
@@ -205,7 +206,10 @@ def layers_of(fields: Fields, known: ModelType) -> list[Layer]:
     n_layers = fields.needed(*LAYER_KEYS, most=MAX_LAYERS)
     if known.pattern == "only_mamba":
         return _only_mamba(fields, n_layers)
-    layers = [Layer(mixer) for mixer in _mixers(fields, known, n_layers)]
+    if known.pattern == "only_rwkv":
+        return [Layer("rwkv", "none")] * n_layers
+    block = "none" if known.shares_weights else "by_rule"
+    layers = [Layer(mixer, block) for mixer in _mixers(fields, known, n_layers)]
     layers = _with_dense_layers(fields, _with_shared_index(fields, layers))
     return _with_reused_caches(fields, layers)
 

@@ -54,6 +54,7 @@ class ModelType:
     sliding_kv_factor: int = 1  # KV heads of windowed layers over the others', if not stated
     sinks: Switch = False
     sliding_sinks: Switch = False  # of windowed layers alone
+    shares_weights: bool = False  # its attention layers multiply the same matrices
     shared_row: bool = False  # one row is key and value of all heads, beside compressed ones
     head_gate: Switch = False  # a projection d x heads gates each head's output
     window: str = ""  # a name in layers.WINDOW_RULES

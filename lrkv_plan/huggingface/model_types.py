@@ -355,6 +355,10 @@ MODEL_TYPES: dict[str, ModelType] = {
         one_norm_when="use_parallel_residual", wide_qk_norm=("qk_layernorm", False),
     ),
     "smollm3": replace(_MISTRAL, tied=True, window="upper"),
+    "rwkv": replace(
+        _MAMBA, pattern="only_rwkv", tied=None,
+        norms=Norms(per_mixer=2, per_feed_forward=0, bias=True, embedding=True),
+    ),
     "step3p5": _STEP,
     "step3p7": _STEP,
     "aria": _ARIA,
@@ -422,13 +426,16 @@ MODEL_TYPES: dict[str, ModelType] = {
     "xglm": replace(_OPT, qkv_bias=True, output_bias=True, feed_forward_bias=True,
                     extra_positions=None, default_positions=None),
     "youtu": _STATED,
+    "zamba2": replace(
+        _MAMBA, kv_heads_default_to_heads=True, pattern="", tied=None,
+        must_state=("layers_block_type|layer_types",), head_dim_key="attention_head_dim",
+        additions=("shared_block",), shares_weights=True,
+    ),
 }  # fmt: skip
 
 # Types whose attention is not what their keys suggest; a figure would be wrong, so there is none.
 UNSUPPORTED_TYPES = {
     "longcat_flash": "each of its layers has two attention blocks",
-    "rwkv": "it has no attention and its state is not modelled",
-    "zamba2": "its attention blocks share weights between layers",
     "bert": "an encoder keeps no cache",
 }
 UNSUPPORTED_KEYS = {

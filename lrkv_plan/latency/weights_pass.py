@@ -314,6 +314,11 @@ def _attention_matrices(
     """One matrix per thing that is read: hidden state, query latent, heads."""
     if group.attention is None:
         return
+    if group.shares_weights:
+        raise SpecError(
+            f"{model.name}: several of its layers multiply the same attention matrices; "
+            "`lrkv-plan cache` and `params` count them, their time is not modelled"
+        )
     layout = layout_of(group.attention, model.model_dim)
     layout.check_tp_size(parallel.tp_size)
     makes_rows = keeps_context_rows(group)

@@ -53,7 +53,7 @@ def layer_bits(
                 w.copies
                 * storage.matrix_bits("attention", w.rows, w.cols)
                 * w.share_per_gpu(parallel.tp_size)
-                for w in layout.weights_held(reuses_cache=group.reuses_cache)
+                for w in attention_weights(group, model.model_dim)
             )
         add_held(bits, group.weights, storage, parallel.tp_size)
     own = groups[0]
@@ -278,7 +278,7 @@ def _idle_params(model: ModelSpec) -> int | None:
 
 def attention_weights(group: LayerGroup, model_dim: int) -> tuple[WeightMatrix, ...]:
     """The attention weights of one layer of the group; none without attention."""
-    if group.attention is None:
+    if group.attention is None or group.shares_weights:
         return ()
     layout = layout_of(group.attention, model_dim)
     return layout.weights_held(reuses_cache=group.reuses_cache)

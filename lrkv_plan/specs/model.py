@@ -182,10 +182,11 @@ class LayerGroup(Frozen):
     whose rows are as many as the encoder's: part of another layer, or with a feed-forward a layer
     of its own.
     ``state`` is per sequence, ``index`` per cached token; ``update`` names the kernel that moves a
-    recurrent state. ``weights`` are held beside attention, feed-forward and norms.
-    ``selected_tokens`` is how many rows a layer attends to at most, chosen by its own index or that
-    of a layer before it; None: not stated. ``kv_dtype`` is the format that these layers' rows keep
-    whatever ``--kv-dtype`` says.
+    recurrent state. ``weights`` are held beside attention, feed-forward and norms. The attention of
+    ``shares_weights`` layers multiplies matrices that several layers share, which the model's
+    ``weights`` hold once (Zamba2). ``selected_tokens`` is how many rows a layer attends to at most,
+    chosen by its own index or that of a layer before it; None: not stated. ``kv_dtype`` is the
+    format that these layers' rows keep whatever ``--kv-dtype`` says.
     """
 
     count: LayerCount
@@ -194,6 +195,7 @@ class LayerGroup(Frozen):
     tokens_per_row: TokenCount | None = None
     window_kind: Literal["sliding", "chunked"] | None = None
     reuses_cache: Flag = False
+    shares_weights: Flag = False
     cached_over: Literal["context", "encoder"] = "context"
     state: tuple[FixedTensor, ...] = ()
     update: Update | None = None
@@ -216,7 +218,7 @@ class LayerGroup(Frozen):
     def _consistent(self) -> Self:
         needs_attention = {
             "window_tokens": self.window_tokens, "reuses_cache": self.reuses_cache,
-            "tokens_per_row": self.tokens_per_row,
+            "tokens_per_row": self.tokens_per_row, "shares_weights": self.shares_weights,
             "index": self.index, "selected_tokens": self.selected_tokens,
             "kv_dtype": self.kv_dtype,
         }  # fmt: skip

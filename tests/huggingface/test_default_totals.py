@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+import lrkv_plan
+from lrkv_plan.errors import SpecError
 from lrkv_plan.huggingface import import_config
-from lrkv_plan.memory.weights import parameter_count
+from lrkv_plan.memory.cache import bytes_per_token, state_bytes_per_sequence
+from lrkv_plan.memory.weights import parameter_count, weight_bytes_per_gpu
+from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.specs.model import ExpertFeedForward
 from tests.huggingface.test_huggingface import expanded
 
@@ -76,7 +80,7 @@ def test_heads_by_layer_differ_between_kinds_alone() -> None:
     gates = [w.n_params for g in model.layers for w in g.weights if w.name == "head_gate"]
     assert gates == [64 * 4, 64 * 8]
     same = {**config, "layer_types": ["sliding_attention"] * 2}
-    with pytest.raises(Exception, match=r"num_attention_heads_per_layer.*differ among themselves"):
+    with pytest.raises(SpecError, match=r"num_attention_heads_per_layer.*differ among themselves"):
         import_config(same, Path("m.json"))
 
 
@@ -97,3 +101,33 @@ def test_block_index_of_minimax_m3_by_hand() -> None:
     assert [one.bytes_per_copy for one in sparse.index] == [16]
     assert sparse.selected_tokens == 128
     assert sum(w.n_params for w in sparse.weights) == 64 * 16 + 64 * 8 + 16
+
+
+def test_rwkv_keeps_two_shifted_rows_and_three_of_float32() -> None:
+    config = {
+        "model_type": "rwkv", "hidden_size": 64, "num_hidden_layers": 3, "vocab_size": 100,
+        "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+    }  # fmt: skip
+    model = import_config(config, Path("m.json"))
+    assert model.attention_groups == ()
+    assert state_bytes_per_sequence(model) == 3 * (2 * 64 * 2 + 3 * 64 * 4)
+
+
+def test_layers_that_share_a_block_cache_apart_and_weigh_once() -> None:
+    """Zamba2: two layers keep 2 x 4 heads of 32 each; one block of 128 x 3 x 128 and 128 x 64."""
+    config = {
+        "model_type": "zamba2", "hidden_size": 64, "num_hidden_layers": 3, "vocab_size": 100,
+        "num_attention_heads": 4, "attention_head_dim": 32, "intermediate_size": 128,
+        "layers_block_type": ["mamba", "hybrid", "hybrid"], "num_mem_blocks": 1,
+        "adapter_rank": 8, "mamba_d_state": 4, "mamba_d_conv": 4, "mamba_headdim": 32,
+        "n_mamba_heads": 4, "mamba_ngroups": 1, "tie_word_embeddings": True,
+    }  # fmt: skip
+    model = import_config(config, Path("m.json"))
+    assert bytes_per_token(model) == 2 * 2 * 4 * 32 * 2
+    counted = parameter_count(model)
+    assert counted.attention_params == 128 * 3 * 128 + 128 * 64
+    assert counted.feed_forward_params == 64 * 256 + 128 * 64
+    whole = weight_bytes_per_gpu(model, parallel=Parallelism(), weight_dtype="bf16")
+    assert whole.fullest.total == 2 * (counted.model_params or 0)
+    with pytest.raises(SpecError, match="multiply the same attention matrices"):
+        lrkv_plan.step_time(model, gpu="h100-sxm", weight_dtype="bf16")
