@@ -14,7 +14,11 @@ from typing import Any
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError, UsageError, shown
 from lrkv_plan.formats import StorageFormat, storage_format
-from lrkv_plan.memory.cache import fixed_bytes_per_gpu, row_bytes_per_layer
+from lrkv_plan.memory.cache import (
+    fixed_bytes_per_gpu,
+    refuse_compressed_rows,
+    row_bytes_per_layer,
+)
 from lrkv_plan.memory.exact import ceil_div, simplest, smaller
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import FixedTensor, LayerGroup, ModelSpec
@@ -52,6 +56,7 @@ def layer_kinds(
     PlacementError
         If no engine can deal the heads out over ``tp_size`` GPUs.
     """
+    refuse_compressed_rows(model)
     storage = storage_format(settings.kv_dtype)
     payloads: dict[LayerKind, list[tuple[int, Fraction]]] = {}
     drafter = settings.drafter

@@ -587,9 +587,10 @@ def mxfp4_padding_bytes(inputs: BudgetInputs) -> int:
         block = group.feed_forward
         if isinstance(block, ExpertFeedForward):
             width = block.hidden_dim // parallel.expert_slices
-            padded = _up(width, 128) * _up(model.model_dim, 256)
+            dim = block.expert_dim(model.model_dim)
+            padded = _up(width, 128) * _up(dim, 256)
             n_matrices = (3 if block.gated else 2) * -(-block.n_experts // parallel.ep_size)
-            extra += group.count * n_matrices * (padded - width * model.model_dim)
+            extra += group.count * n_matrices * (padded - width * dim)
     return int(extra * bits / 8) // parallel.pp_size
 
 
