@@ -1,8 +1,8 @@
 """``lrkv-plan best``: the cheapest way to serve so many users."""
 
 import functools
-import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,10 +22,11 @@ from lrkv_plan.cli.options import (
     SpeculativeOption,
     TpotOption,
     UtilisationOption,
-    ask,
+    asked_result,
     writes_table,
 )
-from lrkv_plan.cli.panels import DEPLOYMENT, PRICE
+from lrkv_plan.cli.panels import DEPLOYMENT, OUTPUT, PRICE
+from lrkv_plan.cli.plotting import check_plot, write_plot
 from lrkv_plan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,14 +39,19 @@ def register(app: typer.Typer) -> None:
 
 
 def _asks(command: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of the public function: options in, its table written, progress on stderr."""
+    """Make a command of the public function: options in, its table and its picture written."""
 
     @functools.wraps(command)
     def answer(**values: Any) -> "Table":
         if not values["users"]:
             raise UsageError("--users is missing: how many are served together, such as 64")
-        quiet = bool(values["context"].params.get("quiet"))
-        return ask("best", values["model"], progress=_progress(quiet=quiet))
+        plot = values["plot"]
+        check_plot(plot, values["context"])
+        found = asked_result("best", values["model"], apart=("plot",))
+        if plot is not None:
+            write_plot(found.tornado(), plot, values["context"])
+        table: Table = found.table
+        return table
 
     return writes_table(answer)
 
@@ -164,22 +170,18 @@ def best(
             "--seed", metavar="N", help="Of the draws. Default: 0.", rich_help_panel=PRICE
         ),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Picture of what moves the cost: png, svg or pdf.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     spec_dir: SpecDirOption = None,
 ) -> None:
     """The cheapest way to serve so many users: GPUs, layout, replicas, formats.
 
     Example: lrkv-plan best llama-3.1-70b --users 64 --context-tokens 32k --tpot-ms 30
     """
-
-
-def _progress(*, quiet: bool) -> Callable[[int, int], None] | None:
-    """A counter on a terminal's stderr, nothing elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        return None
-
-    def done(count: int, n_gpus: int) -> None:
-        end = "\n" if count == n_gpus else ""
-        sys.stderr.write(f"\rtried {count} of {n_gpus} GPUs {end}")
-        sys.stderr.flush()
-
-    return done

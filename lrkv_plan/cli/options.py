@@ -364,16 +364,18 @@ def asks(question: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return made
 
 
-def ask(question: str, *subjects: Any, apart: Iterable[str] = (), **more: Any) -> "Table":
-    """The answer of a public function to the options on the command line, but those ``apart``.
+def ask(question: str, *subjects: Any, apart: Iterable[str] = ()) -> "Table":
+    """The answer of a public function to the options on the command line, but those ``apart``."""
+    answer: Table = asked_result(question, *subjects, apart=apart).table
+    return answer
 
-    ``more`` are arguments that stand on no command line.
-    """
+
+def asked_result(question: str, *subjects: Any, apart: Iterable[str] = (), **more: Any) -> Any:
+    """``ask`` with the whole result; ``more`` are arguments that stand on no command line."""
     import lrkv_plan
 
     options = {**asked(*_OUTPUT_PARAMETERS, *apart), **more}
-    answer: Table = getattr(lrkv_plan, question)(*subjects, **options).table
-    return answer
+    return getattr(lrkv_plan, question)(*subjects, **options)
 
 
 def write_table(

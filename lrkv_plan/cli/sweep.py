@@ -1,9 +1,8 @@
 """``lrkv-plan sweep``: a whole grid, and what is left of it."""
 
 import functools
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,11 +24,12 @@ from lrkv_plan.cli.options import (
     TpotOption,
     UtilisationOption,
     WeightsOption,
-    ask,
+    asked_result,
     writes_table,
 )
 from lrkv_plan.cli.panels import DEPLOYMENT, ENGINE, OUTPUT, REQUIREMENTS
-from lrkv_plan.errors import UsageError
+from lrkv_plan.cli.plotting import check_plot, write_plot
+from lrkv_plan.errors import UsageError, shown
 
 if TYPE_CHECKING:
     from lrkv_plan.report.tables import Table
@@ -41,22 +41,41 @@ def register(app: typer.Typer) -> None:
 
 
 def _asks(command: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of the public function: options in, its table written, progress on stderr."""
+    """Make a command of the public function: options in, its table and its picture written."""
 
     @functools.wraps(command)
     def answer(**values: Any) -> "Table":
         if not values["gpus"]:
             raise UsageError("--gpus is missing: name one or several, such as h100-sxm,h200")
-        dask = values["dask"]
-        if dask is not None and values["executor"] is not None:
-            raise UsageError("--dask, --executor: give one of them")
+        dask, plot = values["dask"], values["plot"]
         told = {} if dask is None else {"executor": f"dask:{dask}"}
-        quiet = bool(values["context"].params.get("quiet"))
-        return ask(
-            "sweep", values["models"], apart=("dask",), progress=_progress(quiet=quiet), **told
-        )
+        axes = _axes(values)
+        check_plot(plot, values["context"])
+        found = asked_result("sweep", values["models"], apart=("dask", "plot", "axes"), **told)
+        if plot is not None:
+            write_plot(found.plot(*axes), plot, values["context"])
+        table: Table = found.table
+        return table
 
     return writes_table(answer)
+
+
+def _axes(values: Mapping[str, Any]) -> list[str]:
+    """The keys that a picture is drawn over.
+
+    Raises
+    ------
+    UsageError
+        If they are not two or three, or there is no picture.
+    """
+    if values["axes"] is None:
+        return ["users", "tpot_ms", "attention"]
+    if values["plot"] is None:
+        raise UsageError("--axes: are of the picture that --plot names")
+    axes = [part.strip() for part in values["axes"].split(",")]
+    if len(axes) not in (2, 3) or "" in axes:
+        raise UsageError(f"--axes {shown(values['axes'])}: write X,Y or X,Y,HUE")
+    return axes
 
 
 @_asks
@@ -217,15 +236,6 @@ def sweep(
     speculative_tokens: SpeculativeOption = "1",
     accepted_tokens: AcceptedOption = "1",
     gpu_hour_usd: GpuHourOption = None,
-    executor: Annotated[
-        str | None,
-        typer.Option(
-            "--executor",
-            metavar="WHERE",
-            help="serial, processes or dask. Default: processes where the grid is large.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
     dask: Annotated[
         str | None,
         typer.Option(
@@ -253,29 +263,27 @@ def sweep(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Picture of the frontier: png, svg or pdf.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    axes: Annotated[
+        str | None,
+        typer.Option(
+            "--axes",
+            metavar="X,Y[,HUE]",
+            help="Keys that it is drawn over. Default: users,tpot_ms,attention.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     spec_dir: SpecDirOption = None,
 ) -> None:
     """A grid of designs, GPUs, layouts and loads, and the best of it.
 
     Example: lrkv-plan sweep llama-3.1-8b --gpus h200,b200 --reduce pareto
     """
-
-
-def _progress(*, quiet: bool) -> Callable[[int, int], None] | None:
-    """A counter on a terminal's stderr, nothing elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        return None
-    start = time.monotonic()
-
-    def done(count: int, n_points: int) -> None:
-        took = time.monotonic() - start
-        if took < 1 and count < n_points:
-            return
-        left = took / count * (n_points - count)
-        end = "\n" if count == n_points and took >= 1 else ""
-        if took >= 1:
-            told = f"{count:,} of {n_points:,} points, about {left:,.0f} s left"
-            sys.stderr.write(f"\r{told}   {end}")
-            sys.stderr.flush()
-
-    return done

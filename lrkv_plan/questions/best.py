@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError, PlanError, RequirementError, SpecError
+from lrkv_plan.progress import tell_progress
 from lrkv_plan.questions.arguments import (
     Designs,
     Gpus,
@@ -96,7 +98,6 @@ def best(
     gpu_hour_usd: Number | None = None,
     draws: Number | None = None,
     seed: Number | None = None,
-    progress: Callable[[int, int], None] | None = None,
     spec_dir: str | Path | None = None,
 ) -> Best:
     """Find the cheapest way to serve so many users: GPUs, layout, replicas, formats.
@@ -119,7 +120,6 @@ def best(
     tp_size, pp_size, dp_size, ep_size, dcp_size : searched where None, as far as the engine runs
         them.
     draws : seeded draws (``seed``) of what is uncertain that tell how firm the winner is, 1,000.
-    progress : called with the GPUs that are done and all of them.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def best(
     chosen = _chosen(given, spec, bases)
     kv_dtypes = listed("kv_dtype", words.given(kv_dtype, "bf16"))
     weight_dtypes = _weight_formats(weight_dtype)
-    answers = list(_answers(chosen, bases, wish, kv_dtypes, weight_dtypes, progress))
+    answers = list(_answers(chosen, bases, wish, kv_dtypes, weight_dtypes))
     answers.sort(key=_order)
     if not any(one.way for one in answers):
         raise RequirementError(_nothing(spec, wish, answers))
@@ -170,7 +170,7 @@ def best(
         else _in_8_bits(bases, wish, found[0]),
         launch=_launch(found[0], model, given), asking=Asking(model, spec, given),
     )  # fmt: skip
-    table = best_table(answer, {name: value for name, value in given.items() if name != "progress"})
+    table = best_table(answer, given)
     gpus = {one.hardware.name: one.hardware for one in answers if one.way is not None}
     return Best(with_provenance(table, spec, *gpus.values()))
 
@@ -230,7 +230,6 @@ def _chosen(
 def _answers(
     chosen: Sequence[tuple[str, ModelSpec]], bases: Sequence[Deployment], wish: Wish,
     kv_dtypes: Sequence[str], weight_dtypes: Sequence[str | None],
-    progress: Callable[[int, int], None] | None,
 ) -> Iterator[Answered]:  # fmt: skip
     from lrkv_plan.report.screens.best import Answered
     from lrkv_plan.serving.cheapest import RuledOut, cheapest_way
@@ -261,8 +260,7 @@ def _answers(
                 way=None if is_ruled_out else found,  # type: ignore[arg-type]
                 refused=found.reason if isinstance(found, RuledOut) else None,
             )  # fmt: skip
-        if progress is not None:
-            progress(place + 1, len(bases))
+        tell_progress(functools.partial("tried {} of {} GPUs".format, place + 1, len(bases)))
 
 
 def _gpu(base: Deployment) -> HardwareProfile:

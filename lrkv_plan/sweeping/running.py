@@ -8,9 +8,11 @@ was stopped goes on with the parts that are missing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import ArgumentError, PlanError, shown
+from lrkv_plan.progress import tell_progress
 from lrkv_plan.sweeping.evaluation import Counts, Part, Sweep, evaluate, joined
 from lrkv_plan.sweeping.folder import Folder
 from lrkv_plan.sweeping.grid import Chunk, chunks
@@ -77,12 +80,20 @@ def run(
     seen = sum(chunk.n_points(sweep.grid) for chunk in every) - sum(
         chunk.n_points(sweep.grid) for chunk in todo
     )
+    started = time.monotonic()
     for part in _parts(sweep, todo, executor, workers):
         gathered.take(part)
         seen += part.counts.points
         if progress is not None:
             progress(seen, sweep.grid.n_points)
+        took = time.monotonic() - started
+        tell_progress(functools.partial(_told, seen, sweep.grid.n_points, took))
     return gathered.outcome()
+
+
+def _told(seen: int, n_points: int, took_s: float) -> str:
+    left_s = took_s / max(1, seen) * (n_points - seen)
+    return f"{seen:,} of {n_points:,} points, about {left_s:,.0f} s left"
 
 
 class _Gathered:
