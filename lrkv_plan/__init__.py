@@ -14,6 +14,7 @@ _QUESTIONS = {
     "cache": "sizes", "rank": "sizes", "params": "sizes", "shard": "sizes",
     "capacity": "serving", "plan": "serving",
     "step_time": "times", "crossover": "times", "roofline": "times",
+    "best": "best", "sweep": "sweeps",
     "audit": "checks", "inspect": "checks",
     "designs": "comparing", "explore": "exploring", "ranks": "ranks", "faster_map": "maps",
 }  # fmt: skip

@@ -13,20 +13,24 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "lrkv_plan"
 # From the ground up: a file may import what stands before its own layer, and its own layer.
 LAYERS = (
-    "errors", "units", "words", "notes", "files", "documents", "formats", "schema", "attention", "specs",
-    "huggingface", "gguf", "loader", "memory", "latency", "serving", "auditing", "checkpoint",
-    "calibration", "report", "questions", "pages", "cli",
+    "errors", "progress", "units", "words", "notes", "files", "documents", "formats", "schema", "attention",
+    "specs", "huggingface", "gguf", "loader", "memory", "latency", "serving", "sweeping", "auditing",
+    "checkpoint", "calibration", "report", "questions", "pages", "cli",
 )  # fmt: skip
 # Libraries that take time to import, and the layers that may name them.
 HEAVY = {
     "pydantic": {"schema", "attention", "specs", "huggingface", "auditing", "calibration"},
     "yaml": {"documents", "specs"},
     "numpy": {
-        "specs", "memory", "latency", "serving", "auditing", "checkpoint", "calibration",
+        "specs", "memory", "latency", "serving", "sweeping", "auditing", "checkpoint",
+        "calibration",
     },
     "scipy": {"calibration"},
     "torch": {"calibration"},
-    "pandas": {"specs", "calibration", "questions"},
+    "pandas": {"specs", "sweeping", "calibration", "report", "questions"},
+    "pyarrow": {"specs", "sweeping"},
+    "dask": {"sweeping"},
+    "distributed": {"sweeping"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "rich": {"report", "cli"},

@@ -19,7 +19,7 @@ from lrkv_plan.cli.options import (
     KvMemoryOption,
     LaunchOption,
     NGpusOption,
-    PpSizeOption,
+    PpLayersOption,
     RequireSequencesOption,
     RequireTokensOption,
     RequireTpotOption,
@@ -64,7 +64,15 @@ def capacity(
             rich_help_panel=DEPLOYMENT,
         ),
     ] = None,
-    pp_size: PpSizeOption = "1",
+    pp_size: Annotated[
+        str | None,
+        typer.Option(
+            "--pp-size",
+            metavar="N",
+            help="Pipeline stages. Default: those of --pp-layers or of the joined GPUs, else 1.",
+            rich_help_panel=DEPLOYMENT,
+        ),
+    ] = None,
     dp_size: DpSizeOption = "1",
     ep_size: EpSizeOption = "1",
     dcp_size: Annotated[
@@ -76,6 +84,7 @@ def capacity(
             rich_help_panel=DEPLOYMENT,
         ),
     ] = "1",
+    pp_layers: PpLayersOption = None,
     engine: EngineOption = "vllm",
     context_tokens: Annotated[
         str | None,
@@ -235,6 +244,51 @@ def capacity(
             rich_help_panel=ENGINE,
         ),
     ] = None,
+    shared_prefix_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--shared-prefix-tokens",
+            metavar="T",
+            help="First tokens that all sequences have in common: whole blocks are held once.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    max_loras: Annotated[
+        str | None,
+        typer.Option(
+            "--max-loras",
+            metavar="N",
+            help="vLLM's slots for adapters of one batch.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    max_lora_rank: Annotated[
+        str | None,
+        typer.Option(
+            "--max-lora-rank",
+            metavar="R",
+            help="Rank that every slot is made for. Default: 16.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    kv_offload: Annotated[
+        str | None,
+        typer.Option(
+            "--kv-offload",
+            metavar="SIZE",
+            help="Host memory of one replica for contexts that do not run: '64 GiB'.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    n_gpu_layers: Annotated[
+        str | None,
+        typer.Option(
+            "--n-gpu-layers",
+            metavar="N",
+            help="llama.cpp's layers on GPUs, the output one of them; the rest on the host.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
     align: Annotated[
         str,
         typer.Option(
@@ -249,7 +303,7 @@ def capacity(
         typer.Option(
             "--lengths",
             metavar="FILE",
-            help="Uneven lengths: one a line, or CSV with --column.",
+            help="Uneven lengths: one a line, or CSV or Parquet with --column. Also .gz.",
             rich_help_panel=LENGTHS,
         ),
     ] = None,
@@ -264,7 +318,8 @@ def capacity(
         typer.Option(
             "--trace",
             metavar="FILE",
-            help="A request trace: Azure 2023/2024, Mooncake, BurstGPT.",
+            help="A request trace: Azure 2023/2024, Mooncake, BurstGPT. CSV, JSONL, Parquet, .gz, "
+            "or a folder of them.",
             rich_help_panel=LENGTHS,
         ),
     ] = None,

@@ -725,9 +725,9 @@ def ranks_of(designs: Sequence[ModelSpec], at_most: int | None) -> list[int]:
 
 
 def _layout(told: Mapping[str, int]) -> Parallelism:
-    return Parallelism(
-        **{one.name: told[one.name] for one in fields(Parallelism) if one.name in told}
-    )
+    sizes: dict[str, Any] = {one.name: told[one.name] for one in fields(Parallelism)
+                             if one.name in told}  # fmt: skip
+    return Parallelism(**sizes)
 
 
 def _sizes(

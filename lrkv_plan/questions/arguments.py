@@ -13,7 +13,7 @@ from lrkv_plan.errors import ArgumentError, UsageError, shown
 from lrkv_plan.files import as_path
 from lrkv_plan.loader import load_model
 from lrkv_plan.notes import Note
-from lrkv_plan.questions.gpus import Gpu, gpus_in_all, without_count
+from lrkv_plan.questions.gpus import Gpu, gpus_in_all, joined_gpus, without_count
 from lrkv_plan.questions.gpus import one_gpu as load_gpu
 from lrkv_plan.questions.listed import listed
 from lrkv_plan.schema import NO_SOURCE
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lrkv_plan.specs.deployment import EngineName
     from lrkv_plan.specs.design import NamedDesign
     from lrkv_plan.specs.hardware import HardwareProfile
-    from lrkv_plan.specs.lengths import Population
+    from lrkv_plan.specs.population import Population
 
 Model: TypeAlias = "str | Path | Mapping[str, Any] | ModelSpec"
 Models: TypeAlias = "Model | Sequence[Model]"
@@ -130,7 +130,8 @@ def population_of(
     ArgumentError
         If more than one source is given, or ``column`` without ``lengths``.
     """
-    from lrkv_plan.specs.lengths import parse_percentiles, read_lengths, read_trace
+    from lrkv_plan.specs.lengths import parse_percentiles, read_lengths
+    from lrkv_plan.specs.traces import read_trace
 
     sources = {"lengths": lengths, "trace": trace, "length_percentiles": length_percentiles}
     given = [name for name, value in sources.items() if value is not None]
@@ -195,11 +196,13 @@ def deployment_of(
     spec_dir: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     budget_file: str | Path | None = None,
+    joins: bool = False,
 ) -> Deployment:
     """The deployment that arguments describe; ``settings`` are further ``EngineSettings``.
 
     ``model`` is the argument as given, beside which the weights' files may lie. ``budget_file``
-    holds what a log measured; it must be of this engine, model and GPU.
+    holds what a log measured; it must be of this engine, model and GPU. ``joins`` is whether a plus
+    may join GPUs of several kinds.
     """
     from lrkv_plan.formats import weight_format
     from lrkv_plan.serving.deployment import Deployment
@@ -209,7 +212,8 @@ def deployment_of(
 
     if weight_dtype is not None:
         weight_format(weight_dtype)  # refused even where the pool does not depend on it
-    in_all, hardware = gpus_in_all(gpu, n_gpus, spec_dir=spec_dir)
+    joined = joined_gpus(gpu, spec_dir=spec_dir) if joins and gpu is not None else ()
+    in_all, hardware = gpus_in_all(gpu, n_gpus, spec_dir=spec_dir, joined=joined)
     batched = 8192 if hardware is None else default_batched_tokens(hardware)
     told = {"max_batched_tokens": batched, **(settings or {})}
     named = engine_named(words.given(engine, "vllm"))
@@ -226,6 +230,7 @@ def deployment_of(
                 "one of them out",
             )
     return Deployment(
+        joined=joined,
         engine=named,
         measured=measured,
         settings=EngineSettings(
@@ -419,12 +424,12 @@ def contexts_of(
     ArgumentError
         If the population holds sequences that an engine of that length would refuse.
     """
-    longest = None if population is None else int(population.lengths.max())
+    longest = None if population is None else population.lengths.max_tokens
     if value is None:
         return [longest or default_context(model)]
     contexts = words.token_counts("context_tokens", value)
     if population is not None and longest is not None and min(contexts) < longest:
-        n_longer = int((population.lengths > min(contexts)).sum())
+        n_longer = population.lengths.n_longer_than(min(contexts))
         raise ArgumentError(
             "context_tokens",
             f" {min(contexts)}: {n_longer:,} of {population.n_sequences:,} sequences are longer, "

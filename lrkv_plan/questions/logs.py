@@ -270,7 +270,8 @@ def _deployment(
     from lrkv_plan.serving.engine import engine_record
     from lrkv_plan.specs.deployment import Parallelism
 
-    parallel = Parallelism(**told.sizes)
+    sizes: dict[str, Any] = dict(told.sizes)
+    parallel = Parallelism(**sizes)
     drops_pages = engine_record(told.engine.name).page_tokens is None
     settings = {k: v for k, v in told.settings.items() if k != "page_tokens" or not drops_pages}
     deployment = deployment_of(

@@ -48,14 +48,14 @@ class Required:
     def unmet_of(self, answers: Iterable[Answer]) -> str | None:
         """What the first row that falls short misses, or None."""
         several = list(answers)
-        gpus = {one.deployment.hardware and one.deployment.hardware.name for one in several}
+        gpus = {one.deployment.gpu_name for one in several}
         models = {one.model and one.model.name for one in several}
         for one in several:
-            settings, hardware = one.deployment.settings, one.deployment.hardware
+            settings, gpu = one.deployment.settings, one.deployment.gpu_name
             where = f"{one.attention} at {settings.context_tokens:,} tokens"
             if len(models) > 1 and one.model is not None:
                 where = f"{one.model.name}, {where}"
-            on = f" on {hardware.name}," if len(gpus) > 1 and hardware is not None else ""
+            on = f" on {gpu}," if len(gpus) > 1 and gpu is not None else ""
             where += f"{on or ' on'} tp_size {one.deployment.parallel.tp_size}"
             for missed in self._missed(one.row, one.admitted):
                 hint = f"; try {', '.join(one.to_try)}" if one.to_try else ""

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan import words
-from lrkv_plan.errors import ArgumentError, PlanError, UsageError
+from lrkv_plan.errors import ArgumentError, PlanError, SpecError, UsageError
+from lrkv_plan.files import as_path
 from lrkv_plan.questions.arguments import (
     Designs,
     Gpus,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from lrkv_plan.serving.answers import Answer
     from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.specs.model import ModelSpec
+    from lrkv_plan.specs.population import Population
+    from lrkv_plan.specs.prefix_trace import PrefixTrace
 
 
 def plan(
@@ -123,7 +126,9 @@ def plan(
         align=align, gpu_hour_usd=gpu_hour_usd, spec_dir=spec_dir, budget_file=budget_file,
     )  # fmt: skip
     degrees = {"pp_size": pp_size, "dp_size": dp_size, "ep_size": ep_size}
-    sizes = {n: words.count(n, value) for n, value in degrees.items() if value is not None}
+    sizes: dict[str, Any] = {
+        n: words.count(n, value) for n, value in degrees.items() if value is not None
+    }
     deployment = replace(deployment, parallel=replace(deployment.parallel, **sizes))
     target = latency_target(
         tpot_ms, speculative_tokens, accepted_tokens, spec_dir, [deployment.hardware]
@@ -174,6 +179,7 @@ def capacity(
     dp_size: Number | None = None,
     ep_size: Number | None = None,
     dcp_size: Number | None = None,
+    pp_layers: Numbers | None = None,
     engine: str | None = None,
     context_tokens: Numbers | None = None,
     max_context: bool | None = None,
@@ -198,6 +204,11 @@ def capacity(
     no_kv_unified: bool | None = None,
     cross_kv_cache_fraction: Number | None = None,
     limit_mm_per_prompt: str | None = None,
+    shared_prefix_tokens: Number | None = None,
+    max_loras: Number | None = None,
+    max_lora_rank: Number | None = None,
+    kv_offload: int | str | None = None,
+    n_gpu_layers: Number | None = None,
     align: Number | None = None,
     lengths: str | Path | None = None,
     column: str | None = None,
@@ -223,13 +234,16 @@ def capacity(
 
     Parameters
     ----------
-    model, gpu, kv_dtype : one, or several with a row each; so many of one GPU as "8xh100-sxm". A
-        GPU is needed unless ``kv_memory`` states the pool.
+    model, gpu, kv_dtype : one, or several with a row each; so many of one GPU as "8xh100-sxm",
+        stages on several kinds as "1xrtx-5090+1xrtx-4090". A GPU is needed unless ``kv_memory``
+        states the pool.
     attention : designs to swap in, one row each; the model's own when None.
     tp_size : tensor-parallel GPUs, one or several with a row each; of ``n_gpus`` the size that
         serves most when None.
     pp_size, dp_size, ep_size, dcp_size : pipeline, data, expert and decode-context parallel GPUs,
         1 each.
+    pp_layers : layers of each pipeline stage, the first stage's first; as the engine deals them out
+        when None.
     context_tokens : the engine's maximum per sequence; the longest of the given lengths, or 8k, or
         the model's maximum.
     max_context : instead, search the longest context of which ``sequences`` fit, one when None.
@@ -246,6 +260,8 @@ def capacity(
     write_budget : write the budget that the log measured to this new file.
     drafter : a draft model of its own shape. It and those after it are settings that an engine
         calls so; one that its rules do not read is refused.
+    shared_prefix_tokens : first tokens that all sequences have in common, held once.
+    kv_offload : host memory of one replica for contexts that do not run. [bytes, or text]
 
     Raises
     ------
@@ -286,22 +302,42 @@ def capacity(
         max_context=max_context, context_tokens=context_tokens, sequences=sequences,
         detail=detail, kv_memory=kv_memory,
     )  # fmt: skip
-    budget_only = {} if is_timed else {"weights": weights, "weight_dtype": weight_dtype}
+    if shared_prefix_tokens is not None:
+        refuse(populations, "--shared-prefix-tokens is of sequences of full length (a trace's "
+               "hash_ids say what they share); leave one of them out")  # fmt: skip
+    budget_only: dict[str, Any] = {"max_loras": max_loras, "max_lora_rank": max_lora_rank}
+    if not is_timed:
+        budget_only |= {"weights": weights, "weight_dtype": weight_dtype}
     refuse_beside_pool(kv_memory, utilisation=utilisation, budget_file=budget_file, **budget_only)
     required = Required.of(require_sequences, require_tokens, require_tpot_ms)
     population = population_of(lengths, column, trace, length_percentiles)
+    population, prefixes = _with_prefixes(population, trace)
     degrees = {"pp_size": pp_size, "dp_size": dp_size, "ep_size": ep_size, "dcp_size": dcp_size}
     sizes = {n: 1 if value is None else words.count(n, value) for n, value in degrees.items()}
+    layers = words.optional(words.layer_counts, "pp_layers", pp_layers)
+    if pp_size is None and layers is not None:
+        sizes["pp_size"] = len(layers)
     tp_sizes = [1] if tp_size is None else words.counts("tp_size", tp_size)
     if min_gpus and len(tp_sizes) > 1:
         raise ArgumentError("tp_size", f" {tp_size}: --min-gpus takes one size, or searches all")
     settings = _settings(page_tokens, max_batched_tokens, draft_layers, draft_tokens, prefix_cache)
     own = {name: given[name] for name in _OWN_SETTINGS}
     settings |= _own_settings(own, spec_dir)
+    if max_lora_rank is not None:
+        settings.setdefault("max_loras", 1)
     if drafter is not None and settings["draft_layers"]:
         raise ArgumentError(["drafter", "draft_layers"], ": a drafter states its own layers")
     if drafter is not None and draft_tokens is None:
         settings["draft_tokens"] = 1
+
+    def laid_out(
+        first: Deployment, size: int, sizes: Mapping[str, int], layers: tuple[int, ...] | None
+    ) -> Parallelism:
+        """The sizes; GPUs of several kinds are one stage each, or tensor-parallel groups of one."""
+        told: dict[str, Any] = dict(sizes)
+        if first.joined and pp_size is None and layers is None:
+            told["pp_size"] = max(1, (first.n_gpus or 1) // size)
+        return Parallelism(tp_size=size, pp_layers=layers, **told)
 
     def deployments(one: Mapping[str, Any], spec: ModelSpec) -> list[Deployment]:
         """One deployment per size and context of a model on a GPU."""
@@ -310,7 +346,7 @@ def capacity(
             one["model"], spec, gpu=one["gpu"], engine=engine, context_tokens=contexts[0],
             kv_dtype=one["kv_dtype"], n_gpus=n_gpus, weight_dtype=weight_dtype, weights=weights,
             utilisation=utilisation, kv_memory=kv_memory, align=align, gpu_hour_usd=gpu_hour_usd,
-            spec_dir=spec_dir, settings=settings, budget_file=budget_file,
+            spec_dir=spec_dir, settings=settings, budget_file=budget_file, joins=True,
         )  # fmt: skip
         if min_gpus and first.n_gpus is not None:
             raise ArgumentError(
@@ -323,7 +359,7 @@ def capacity(
         return [
             replace(
                 first,
-                parallel=Parallelism(tp_size=size, **sizes),
+                parallel=laid_out(first, size, sizes, layers),
                 settings=replace(first.settings, context_tokens=context),
             )
             for size in tp_sizes
@@ -332,15 +368,20 @@ def capacity(
 
     wanted = 1 if sequences is None else words.count("sequences", sequences)
 
+    def chooses(asked: list[Deployment]) -> bool:
+        return tp_size is None and not any(one.joined for one in asked)
+
     def answered(chosen: list[tuple[str, ModelSpec]], asked: list[Deployment]) -> list[Answer]:
         if min_gpus:
-            only = None if tp_size is None else tp_sizes[0]
-            return smallest_layouts(chosen, asked, wanted, tp_size=only, target=target)
+            stated = {name: sizes[name] for name, value in degrees.items() if value is not None}
+            stated |= {} if tp_size is None else {"tp_size": tp_sizes[0]}
+            return smallest_layouts(chosen, asked, wanted, stated=stated, target=target)
         if max_context:
-            return longest_contexts(chosen, asked, wanted, chooses_layout=tp_size is None)
+            return longest_contexts(chosen, asked, wanted, chooses_layout=chooses(asked))
         return capacity_answers(
             chosen, asked, lengths=None if population is None else population.lengths,
-            target=target, chooses_layout=tp_size is None,
+            prefixes=prefixes,
+            target=target, chooses_layout=chooses(asked),
         )  # fmt: skip
 
     combined = combinations(given, ("model", "gpu", "kv_dtype"))
@@ -376,7 +417,7 @@ def capacity(
         n_sequences=wanted, is_longest=bool(max_context),
     )  # fmt: skip
     table = budget_table(answers, whole) if detail else capacity_table(answers, whole)
-    gpus = [at[0].hardware for at in asked]
+    gpus = [gpu for at in asked for gpu in (at[0].hardware, *(one for _, one in at[0].joined))]
     specs = {spec.name: spec for spec in (*loaded, *gpus) if spec is not None}
     table = with_provenance(table, *specs.values())
     return Result(replace(table, unmet=required.unmet_of(answers)))
@@ -395,6 +436,11 @@ _OWN_SETTINGS: dict[str, Callable[[str, Any], Any]] = {
     "no_kv_unified": lambda _, value: bool(value),
     "cross_kv_cache_fraction": words.share,
     "limit_mm_per_prompt": lambda name, value: words.texts(name, value)[0],
+    "shared_prefix_tokens": words.tokens,
+    "max_loras": words.count,
+    "max_lora_rank": words.count,
+    "kv_offload": words.size,
+    "n_gpu_layers": words.count,
 }
 
 
@@ -404,6 +450,21 @@ def _own_settings(own: Mapping[str, Any], spec_dir: str | Path | None) -> dict[s
     if "drafter" in found:
         found["drafter"] = load_model(found["drafter"], spec_dir=spec_dir)
     return found
+
+
+def _with_prefixes(
+    population: Population | None, trace: str | Path | None
+) -> tuple[Population | None, PrefixTrace | None]:
+    """The trace's requests that begin alike; where its ids cannot be used a remark says why."""
+    from lrkv_plan.specs.prefix_trace import read_prefixes
+
+    if trace is None or population is None:
+        return population, None
+    try:
+        return population, read_prefixes(as_path(trace))
+    except SpecError as error:
+        told = f"prefixes that requests share are not counted: {error}"
+        return replace(population, remarks=(*population.remarks, told)), None
 
 
 def _settings(

@@ -308,7 +308,7 @@ def roofline(
 
 def _sizes(
     pp_size: Number | None, dp_size: Number | None, ep_size: Number | None
-) -> dict[str, int]:
+) -> dict[str, Any]:
     given = {"pp_size": pp_size, "dp_size": dp_size, "ep_size": ep_size}
     return {n: 1 if value is None else words.count(n, value) for n, value in given.items()}
 

@@ -89,10 +89,19 @@ def _tensor(tensor: CachedTensor, storage: StorageFormat, tp_size: int) -> str:
 
 def sequences_equation(row: CapacityRow) -> str:
     """Whole sequences of one replica from its cache memory, in the blocks that the engine deals."""
-    return (
+    blocks = (
         f"{count(row.kv_budget_bytes_per_gpu)} B of cache memory a GPU = {count(row.n_blocks)} "
-        f"blocks of {count(row.block_tokens)} tokens ({count(row.block_bytes)} B) = "
-        f"{count(row.kv_tokens)} tokens / {count(row.context_tokens)} = "
+        f"blocks of {count(row.block_tokens)} tokens ({count(row.block_bytes)} B)"
+    )
+    if shared := row.shared_prefix_blocks:
+        each = row.blocks_per_sequence
+        return (
+            f"{blocks}; ({count(row.n_blocks)} - {count(shared)} in common) / ({count(each)} - "
+            f"{count(shared)}) = {(row.n_blocks - shared) / (each - shared):,.2f}: "
+            f"{count(row.max_sequences)} whole sequences"
+        )
+    return (
+        f"{blocks} = {count(row.kv_tokens)} tokens / {count(row.context_tokens)} = "
         f"{float(row.max_concurrency):,.2f}: {count(row.max_sequences)} whole sequences"
     )
 
@@ -256,7 +265,8 @@ def _block(block: FeedForward, model_dim: int) -> str:
 
 
 def _experts(block: ExpertFeedForward, model_dim: int) -> Iterator[str]:
-    yield f"{count(block.n_experts)} experts x ({_mlp(block, block.hidden_dim, model_dim)})"
+    routed = _mlp(block, block.hidden_dim, block.expert_dim(model_dim))
+    yield f"{count(block.n_experts)} experts x ({routed})"
     for name, width in (("shared", block.shared_hidden_dim), ("dense", block.dense_hidden_dim)):
         if width:
             yield f"{name} {_mlp(block, width, model_dim)}"

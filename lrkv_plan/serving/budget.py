@@ -7,7 +7,7 @@ terms that several share, and ``budget_for``, which asks the engine's rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -93,7 +93,8 @@ def _or(bound: int | None, value: int) -> int:
 class MemoryBudget:
     """What one GPU of each pipeline stage has for the cache under an engine's own rule.
 
-    ``state_slots`` are recurrent states whose memory a term took already.
+    ``state_slots`` are recurrent states whose memory a term took already. ``decides`` is the stage
+    whose pool is the smallest, from 0; None where that is not known yet.
     """
 
     engine: EngineName
@@ -101,6 +102,7 @@ class MemoryBudget:
     stages: tuple[StageBudget, ...]
     remarks: tuple[str, ...]
     state_slots: int | None = None
+    decides: int | None = None
 
     @property
     def stage_kv_bytes_per_gpu(self) -> tuple[int, ...]:
@@ -109,7 +111,9 @@ class MemoryBudget:
 
     @property
     def deciding(self) -> StageBudget:
-        """The stage with the least memory left."""
+        """The stage whose pool is the smallest; before pools are known the one with the least."""
+        if self.decides is not None:
+            return self.stages[self.decides]
         return min(self.stages, key=lambda stage: stage.kv_bytes)
 
     @property
@@ -120,7 +124,11 @@ class MemoryBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetInputs:
-    """What a budget rule reads; ``weight_bytes`` given per GPU replaces the arithmetic."""
+    """What a budget rule reads; ``weight_bytes`` given per GPU replaces the arithmetic.
+
+    ``stage_weight_bytes`` are those of each pipeline stage where they differ. ``stage`` is the only
+    stage that lies on ``hardware``; None: all of them do.
+    """
 
     engine: EngineName
     model: ModelSpec
@@ -131,6 +139,8 @@ class BudgetInputs:
     weight_dtype: str | None = None
     weight_bytes: int | None = None
     max_sequences: int | None = None
+    stage_weight_bytes: tuple[int, ...] | None = None
+    stage: int | None = None
 
     @property
     def storage(self) -> WeightFormat:
@@ -169,8 +179,8 @@ def weight_terms(inputs: BudgetInputs) -> tuple[tuple[BudgetTerm, ...], tuple[st
     """One weights term per pipeline stage, and the remarks that go with them."""
     counted = inputs.weights()
     if counted is None:
-        given = taken("weights", inputs.weight_bytes or 0, GIVEN)
-        return (given,) * inputs.parallel.pp_size, ()
+        each = inputs.stage_weight_bytes or (inputs.weight_bytes or 0,) * inputs.parallel.pp_size
+        return tuple(taken("weights", n_bytes, GIVEN) for n_bytes in each), ()
     provenance = f"{ARITHMETIC}, {inputs.storage.name}"
     terms = [taken("weights", stage.total, provenance) for stage in counted.stages]
     terms[-1] = _with_drafter(terms[-1], inputs)
@@ -265,7 +275,9 @@ def budget_for(
     utilisation: Fraction | None = None,
     weight_dtype: str | None = None,
     weight_bytes: int | None = None,
+    stage_weight_bytes: tuple[int, ...] | None = None,
     max_sequences: int | None = None,
+    stage_hardware: tuple[HardwareProfile, ...] | None = None,
 ) -> MemoryBudget:
     """What one GPU of each pipeline stage has left for the cache.
 
@@ -276,6 +288,8 @@ def budget_for(
     utilisation : the engine's fraction; None takes its default.
     weight_dtype : weight format; None takes the model's own.
     weight_bytes : weights on one GPU as known, instead of counting them. [bytes]
+    stage_weight_bytes : those of one GPU of each pipeline stage, where they differ. [bytes]
+    stage_hardware : the GPU of each pipeline stage, where they differ; ``hardware`` is any of them.
     max_sequences : vLLM's max_num_seqs; None takes its default for the GPU. [sequences]
 
     Returns
@@ -315,14 +329,44 @@ def budget_for(
     fraction = record.utilisation.of(engine) if utilisation is None else utilisation
     if not 0 < fraction <= 1:
         raise UsageError(f"utilisation {float(fraction):g}: must be above 0 and at most 1")
-    budget = record.budget(
-        BudgetInputs(
-            engine=engine, model=model, hardware=hardware, parallel=parallel, settings=settings,
-            utilisation=fraction, weight_dtype=weight_dtype, weight_bytes=weight_bytes,
-            max_sequences=max_sequences,
-        )
+    inputs = BudgetInputs(
+        engine=engine, model=model, hardware=hardware, parallel=parallel, settings=settings,
+        utilisation=fraction, weight_dtype=weight_dtype, weight_bytes=weight_bytes,
+        max_sequences=max_sequences, stage_weight_bytes=stage_weight_bytes,
     )  # fmt: skip
+    if stage_hardware is None:
+        budget = record.budget(inputs)
+    else:
+        budget = _by_stage(record.budget, inputs, stage_hardware)
     return _with_remarks(budget, record.utilisation_doubt if utilisation is None else None)
+
+
+def _by_stage(
+    rule: Callable[[BudgetInputs], MemoryBudget],
+    inputs: BudgetInputs,
+    stage_hardware: tuple[HardwareProfile, ...],
+) -> MemoryBudget:
+    """The budget of stages on different GPUs: each stage's is the rule's on its own GPU.
+
+    All stages have as many state slots as the stage with the fewest.
+    """
+    told = [
+        replace(inputs, hardware=hardware, stage=index)
+        for index, hardware in enumerate(stage_hardware)
+    ]
+    budgets = [rule(one) for one in told]
+    slots = [one.state_slots for one in budgets if one.state_slots is not None]
+    if slots:
+        fewest = min(slots) * inputs.parallel.dp_size
+        settings = replace(inputs.settings, max_mamba_cache_size=fewest)
+        budgets = [rule(replace(one, settings=settings)) for one in told]
+    remarks = dict.fromkeys(remark for one in budgets for remark in one.remarks)
+    return replace(
+        budgets[0],
+        stages=tuple(budget.stages[index] for index, budget in enumerate(budgets)),
+        state_slots=min(slots) if slots else None,
+        remarks=tuple(remarks),
+    )
 
 
 def measured_budget(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.attention.families.grouped import fewest_kv_heads
 from lrkv_plan.attention.families.latent import narrowest_latent
@@ -15,6 +15,7 @@ from lrkv_plan.errors import PlacementError, PlanError, RequirementError, UsageE
 from lrkv_plan.memory.cache import ratio_to_mha
 from lrkv_plan.memory.largest import aligned_size, largest, latent_bound_remark
 from lrkv_plan.memory.population import PopulationAccount, account_population
+from lrkv_plan.memory.prefixes import PrefixAccount, account_prefixes
 from lrkv_plan.memory.weights import refuse_unbounded_weights, uncounted_weights
 from lrkv_plan.serving.budget import MemoryBudget, budget_for, measured_budget
 from lrkv_plan.serving.deployment import (
@@ -22,9 +23,20 @@ from lrkv_plan.serving.deployment import (
     check_pool,
     checkpoint_remarks,
     known_weight_bytes,
+    stage_weight_bytes,
 )
-from lrkv_plan.serving.engine import engine_record, pool_of
+from lrkv_plan.serving.engine import engine_record, fewest_of, pool_of, stage_pools
+from lrkv_plan.serving.host_tier import host_tier
 from lrkv_plan.serving.pool import Pool
+from lrkv_plan.serving.stages import (
+    StageRow,
+    check_kinds,
+    host_part,
+    on_gpus,
+    stage_rows,
+    with_split,
+)
+from lrkv_plan.specs.deployment import EngineSettings
 from lrkv_plan.specs.design import (
     as_stored,
     design_label,
@@ -39,6 +51,8 @@ from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from lrkv_plan.memory.exact import IntArray
+    from lrkv_plan.specs.population import LengthCounts
+    from lrkv_plan.specs.prefix_trace import PrefixTrace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +60,13 @@ class CapacityRow:
     """One design in one deployment. Bytes are per GPU on the one that decides.
 
     ``kv_tokens`` and ``max_concurrency`` are one engine core's, as it prints them;
-    ``max_sequences`` counts full-length sequences of one core, ``total_sequences`` those of all
+    ``max_sequences`` counts full-length sequences of one core, which take ``blocks_per_sequence``
+    each but for ``shared_prefix_blocks``, held once, ``total_sequences`` those of all
     GPUs. ``weights_left_out`` names parts that the budget does not count: what fits is then an
     upper bound. ``beyond_model_maximum`` marks a context that the model itself does not reach.
+    ``stages`` are those of a pipeline, ``binding_stage`` (from 0) the one whose pool is the
+    smallest, ``pp_layers`` the layers of each where they are not dealt out evenly. ``host_*`` is
+    what layers take that the engine leaves to the host, ``offload_*`` a tier of its memory.
     """
 
     model: str
@@ -72,6 +90,8 @@ class CapacityRow:
     n_blocks: int
     kv_tokens: int
     max_concurrency: Fraction
+    blocks_per_sequence: int
+    shared_prefix_blocks: int
     max_sequences: int
     total_tokens: int
     total_sequences: int
@@ -81,20 +101,35 @@ class CapacityRow:
     usd_per_sequence_hour: float | None
     budget: MemoryBudget | None
     population: PopulationAccount | None
+    prefixes: PrefixAccount | None
     weights_left_out: tuple[str, ...]
     beyond_model_maximum: bool
+    host_weight_bytes: int | None
+    host_bytes_per_sequence: int | None
+    pp_layers: tuple[int, ...] | None
+    binding_stage: int | None
+    stages: tuple[StageRow, ...]
+    offload_sequences: int | None
+    offload_bytes_per_sequence: int | None
+    offload_restore_s: float | None
     remarks: tuple[str, ...]
 
 
 def capacity_row(
-    model: ModelSpec, deployment: Deployment, *, lengths: IntArray | None = None
+    model: ModelSpec,
+    deployment: Deployment,
+    *,
+    lengths: IntArray | LengthCounts | None = None,
+    prefixes: PrefixTrace | None = None,
 ) -> CapacityRow:
     """What fits of one design.
 
     Parameters
     ----------
     model : the design is the model's own.
-    lengths : a population of uneven lengths in arrival order, accounted beside equal ones. [tokens]
+    lengths : a population of uneven lengths in arrival order or as counted, accounted beside equal
+        ones. [tokens]
+    prefixes : requests that begin alike, accounted where the engine shares prefixes.
 
     Raises
     ------
@@ -110,26 +145,25 @@ def capacity_row(
     All replicas and data-parallel cores are alike: total_sequences = replicas x dp_size x
     max_sequences.
     """
-    parallel, settings, hardware = deployment.parallel, deployment.settings, deployment.hardware
-    check_pool(deployment)
+    hosted = host_part(as_stored(model, deployment.rank_alignment), deployment)
+    known = _budgeted(model, deployment)
+    pools, pool = _pooled(known, known.deployment.settings.context_tokens)
+    stored, placed, deployment = known.stored, known.placed, known.deployment
+    label, budget, stage_bytes = design_label(model), known.budget, known.stage_bytes
+    parallel, settings = deployment.parallel, deployment.settings
     n_replicas = deployment.n_replicas
-    label = design_label(model)
-    stored = as_stored(model, deployment.rank_alignment)
-    budget = None if deployment.kv_memory_bytes is not None else _budget(stored, deployment)
-    stage_bytes = (
-        budget.stage_kv_bytes_per_gpu
-        if budget is not None
-        else (deployment.kv_memory_bytes or 0,) * parallel.pp_size
-    )
-    pool = _pool(stored, stage_bytes, deployment, budget)
+    if budget is not None:
+        budget = replace(budget, decides=pool.stage)
+    left = stage_bytes[pool.stage]
     cores = n_replicas * parallel.dp_size
     total = cores * pool.max_sequences
     n_gpus = n_replicas * parallel.n_gpus
     price = deployment.usd_per_gpu_hour
+    tier = host_tier(pools, deployment)
     return CapacityRow(
         model=model.name,
         attention=label,
-        gpu=hardware.name if hardware else None,
+        gpu=deployment.gpu_name,
         engine=str(deployment.engine),
         n_gpus=n_gpus,
         tp_size=parallel.tp_size,
@@ -139,19 +173,17 @@ def capacity_row(
         dcp_size=parallel.dcp_size,
         context_tokens=settings.context_tokens,
         kv_dtype=settings.kv_dtype,
-        kv_budget_bytes_per_gpu=min(stage_bytes),
-        kv_budget_low_bytes_per_gpu=(
-            min(stage_bytes) if budget is None else budget.deciding.kv_low_bytes
-        ),
-        kv_budget_high_bytes_per_gpu=(
-            min(stage_bytes) if budget is None else budget.deciding.kv_high_bytes
-        ),
+        kv_budget_bytes_per_gpu=left,
+        kv_budget_low_bytes_per_gpu=left if budget is None else budget.deciding.kv_low_bytes,
+        kv_budget_high_bytes_per_gpu=left if budget is None else budget.deciding.kv_high_bytes,
         bytes_per_token_per_gpu=pool.bytes_per_token_per_gpu,
         block_tokens=pool.block_tokens,
         block_bytes=pool.block_bytes,
         n_blocks=pool.n_blocks,
         kv_tokens=pool.kv_tokens,
         max_concurrency=pool.max_concurrency,
+        blocks_per_sequence=int(pool.blocks_of(settings.context_tokens)),
+        shared_prefix_blocks=pool.shared_blocks,
         max_sequences=pool.max_sequences,
         total_tokens=cores * pool.kv_tokens,
         total_sequences=total,
@@ -161,24 +193,67 @@ def capacity_row(
         usd_per_sequence_hour=price * n_gpus / total if price and total else None,
         budget=budget,
         population=None if lengths is None else _account(pool, lengths),
+        prefixes=None if prefixes is None else _account_prefixes(pool, prefixes),
         weights_left_out=_left_out(model, deployment),
         beyond_model_maximum=settings.context_tokens > (model.max_context_tokens or 2**63),
+        host_weight_bytes=None if hosted is None else hosted.weight_bytes,
+        host_bytes_per_sequence=None if hosted is None else hosted.bytes_per_sequence,
+        pp_layers=parallel.pp_layers,
+        binding_stage=pool.stage if parallel.pp_size > 1 else None,
+        stages=stage_rows(placed, deployment, stage_bytes, pools),
+        offload_sequences=None if tier is None else tier.sequences,
+        offload_bytes_per_sequence=None if tier is None else tier.bytes_per_sequence,
+        offload_restore_s=None if tier is None else tier.restore_s,
         remarks=(*pool.remarks, *checkpoint_remarks(deployment)),
     )
 
 
-def _pool(
-    stored: ModelSpec, stage_bytes: tuple[int, ...], deployment: Deployment,
-    budget: MemoryBudget | None,
-) -> Pool:  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class _Budgeted:
+    """A design as it is stored and as its GPUs hold it, and the memory that each stage leaves."""
+
+    stored: ModelSpec
+    placed: ModelSpec
+    deployment: Deployment
+    budget: MemoryBudget | None
+    stage_bytes: tuple[int, ...]
+
+
+def _budgeted(model: ModelSpec, deployment: Deployment) -> _Budgeted:
+    check_pool(deployment)
+    check_kinds(deployment)
+    stored = as_stored(model, deployment.rank_alignment)
+    placed = on_gpus(stored, deployment)
+    deployment = with_split(placed, deployment)
+    stated = deployment.kv_memory_bytes
+    budget = None if stated is not None else _budget(stored, deployment)
+    left = (stated or 0,) * deployment.parallel.pp_size
+    return _Budgeted(
+        stored=stored, placed=placed, deployment=deployment, budget=budget,
+        stage_bytes=left if budget is None else budget.stage_kv_bytes_per_gpu,
+    )  # fmt: skip
+
+
+def _pooled(known: _Budgeted, context_tokens: int) -> tuple[tuple[Pool | None, ...], Pool]:
+    """The pool of each stage, and the one that decides."""
+    deployment = known.deployment
+    settings = replace(deployment.settings, context_tokens=context_tokens)
+    told = _told(known.stored, replace(deployment, settings=settings), known.budget)
+    pools = stage_pools(
+        known.placed, known.stage_bytes, told, engine=deployment.engine,
+        parallel=deployment.parallel,
+    )  # fmt: skip
+    return pools, fewest_of(known.placed, pools, known.stage_bytes, told)
+
+
+def _told(stored: ModelSpec, deployment: Deployment, budget: MemoryBudget | None) -> EngineSettings:
+    """The settings with the state slots of the budget and the model's own encoder rows."""
     settings = deployment.settings
     if budget is not None and budget.state_slots is not None:
         settings = replace(settings, max_mamba_cache_size=budget.state_slots)
     if settings.encoder_tokens is None:
         settings = replace(settings, encoder_tokens=stored.encoder_tokens)
-    return pool_of(
-        stored, stage_bytes, settings, engine=deployment.engine, parallel=deployment.parallel
-    )
+    return settings
 
 
 def sequences_between(
@@ -188,14 +263,73 @@ def sequences_between(
     if row.budget is None:
         return row.total_sequences, row.total_sequences
     stored = as_stored(model, deployment.rank_alignment)
-    stages = row.budget.stages
+    placed = on_gpus(stored, deployment)
+    deployment = with_split(placed, deployment)
+    settings, stages = _told(stored, deployment, row.budget), row.budget.stages
     pools = (
-        _pool(stored, tuple(of), deployment, row.budget)
+        pool_of(placed, tuple(of), settings, engine=deployment.engine, parallel=deployment.parallel)
         for of in ([s.kv_low_bytes for s in stages], [s.kv_high_bytes for s in stages])
     )
     cores = deployment.n_replicas * deployment.parallel.dp_size
     low, high = (cores * pool.max_sequences for pool in pools)
     return low, high
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOver:
+    """What ``capacity_row`` says at many contexts: two arrays, and what is alike at all of them."""
+
+    max_sequences: IntArray
+    kv_budget_bytes_per_gpu: IntArray
+    bytes_per_token_per_gpu: int | Fraction
+
+
+def held_over(model: ModelSpec, deployment: Deployment, contexts: IntArray) -> HeldOver:
+    """What fits of one design at many contexts.
+
+    Parameters
+    ----------
+    contexts : int64 array; it takes the place of the deployment's own. [tokens]
+
+    Raises
+    ------
+    PlacementError, SpecError, UsageError
+        As ``capacity_row``.
+
+    Notes
+    -----
+    A budget rule that never reads the context gives the same budget at each: it is handed one that
+    it cannot count with, and asked again at every context only where it tries.
+    """
+    import numpy as np
+
+    def at(context: Any) -> _Budgeted:
+        settings = replace(deployment.settings, context_tokens=context)
+        return _budgeted(model, replace(deployment, settings=settings))
+
+    try:
+        each = [at(_UNREAD)] * len(contexts)
+    except TypeError:
+        each = [at(int(context)) for context in contexts]
+    else:
+        _, first = _pooled(each[0], int(contexts[0]))
+        if first.sequences_at is not None:
+            of_stage = each[0].stage_bytes[first.stage]
+            return HeldOver(
+                max_sequences=np.asarray(first.sequences_at(contexts), np.int64),
+                kv_budget_bytes_per_gpu=np.full(contexts.shape, of_stage, np.int64),
+                bytes_per_token_per_gpu=first.bytes_per_token_per_gpu,
+            )
+    pools = [_pooled(known, int(context))[1] for known, context in zip(each, contexts, strict=True)]
+    left = [known.stage_bytes[pool.stage] for known, pool in zip(each, pools, strict=True)]
+    return HeldOver(
+        max_sequences=np.array([pool.max_sequences for pool in pools], np.int64),
+        kv_budget_bytes_per_gpu=np.array(left, np.int64),
+        bytes_per_token_per_gpu=pools[0].bytes_per_token_per_gpu,
+    )
+
+
+_UNREAD: Any = object()  # no number: a rule that counts with it raises TypeError
 
 
 def largest_context(
@@ -239,7 +373,11 @@ def _left_out(model: ModelSpec, deployment: Deployment) -> tuple[str, ...]:
 def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:
     if deployment.hardware is None:
         raise UsageError("the memory is unknown: name the GPU (--gpu) or the pool (--kv-memory)")
-    known = known_weight_bytes(model, deployment)
+    placed, own = on_gpus(model, deployment), None
+    if deployment.checkpoint is not None:
+        own = on_gpus(deployment.checkpoint.model, deployment)
+    known = known_weight_bytes(placed, deployment, own=own)
+    _refuse_one_for_all(deployment)
     if known is not None and deployment.measured is not None:
         return measured_budget(
             deployment.measured.budget, deployment.engine, deployment.parallel,
@@ -249,15 +387,31 @@ def _budget(model: ModelSpec, deployment: Deployment) -> MemoryBudget:
         refuse_unbounded_weights(model)
     return budget_for(
         deployment.engine,
-        model,
+        placed,
         deployment.hardware,
         deployment.parallel,
         deployment.settings,
         utilisation=deployment.utilisation,
         weight_dtype=deployment.weight_dtype,
         weight_bytes=known,
+        stage_weight_bytes=stage_weight_bytes(placed, deployment, own=own),
         max_sequences=deployment.settings.max_num_seqs,
+        stage_hardware=deployment.stage_hardware,
     )
+
+
+def _refuse_one_for_all(deployment: Deployment) -> None:
+    """Refuse one figure for every stage where stages differ."""
+    layers = deployment.parallel.pp_layers
+    if not deployment.joined and (layers is None or len(set(layers)) == 1):
+        return
+    given = {"--weights": deployment.weight_bytes, "--budget-file": deployment.measured}
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(
+                f"{option}: states one figure for every GPU, but the stages differ in layers or "
+                "GPU; leave it out to have each stage counted"
+            )
 
 
 def _binds(budget_bytes: int, pool: Pool) -> str:
@@ -268,7 +422,7 @@ def _binds(budget_bytes: int, pool: Pool) -> str:
     return pool.binds
 
 
-def _account(pool: Pool, lengths: IntArray) -> PopulationAccount:
+def _account(pool: Pool, lengths: IntArray | LengthCounts) -> PopulationAccount:
     def payload_of(tokens: IntArray) -> IntArray:
         # A pool shared by windows and full layers may allot a short sequence less than it uses.
         used: IntArray = pool.payload_of(tokens)
@@ -281,6 +435,16 @@ def _account(pool: Pool, lengths: IntArray) -> PopulationAccount:
         block_bytes=int(pool.block_bytes),
         payload_bytes_of=payload_of,
     )
+
+
+def _account_prefixes(pool: Pool, prefixes: PrefixTrace) -> PrefixAccount | None:
+    if pool.prefix_blocks_of is None:
+        return None
+    return account_prefixes(
+        prefixes, n_blocks=pool.n_blocks, block_bytes=int(pool.block_bytes),
+        blocks_of=pool.blocks_of,
+        prefix_blocks_of=pool.prefix_blocks_of, page_tokens=pool.prefix_tokens,
+    )  # fmt: skip
 
 
 MOST_CONTEXT_TOKENS = 2**30  # no model or trace comes near
@@ -317,6 +481,8 @@ def _suggestions(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
 
 def _more_gpus(model: ModelSpec, deployment: Deployment, kind: str) -> Iterator[str]:
     """The smallest doubling of that size which fits, on the GPUs that there are."""
+    if deployment.joined or deployment.parallel.pp_layers is not None:
+        return
     size = getattr(deployment.parallel, kind) * 2
     while size <= min(MOST_TP_SIZE, deployment.n_gpus or MOST_TP_SIZE):
         wider = replace(deployment, parallel=replace(deployment.parallel, **{kind: size}))

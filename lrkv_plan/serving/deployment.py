@@ -37,7 +37,9 @@ class Deployment:
 
     ``kv_memory_bytes`` bypasses the budget, and then no GPU needs naming. ``rank_alignment`` is the
     multiple that the engine's kernel stores low-rank rows at. ``measured`` is a budget that takes
-    the place of the engine's rule.
+    the place of the engine's rule. ``joined`` are GPUs of different kinds that one replica's
+    pipeline stages lie on, each with its number, the first layers' first; ``hardware`` is then the
+    first of them.
     """
 
     engine: EngineName
@@ -53,12 +55,59 @@ class Deployment:
     rank_alignment: int = 16
     gpu_hour_usd: float | None = None
     measured: Measured | None = None
+    joined: tuple[tuple[int, HardwareProfile], ...] = ()
+
+    @property
+    def stage_hardware(self) -> tuple[HardwareProfile, ...] | None:
+        """The GPU of each pipeline stage where kinds differ, else None.
+
+        Raises
+        ------
+        PlacementError
+            If a stage would lie on two kinds, or the stages take more or fewer GPUs.
+        """
+        if not self.joined:
+            return None
+        parallel = self.parallel
+        told = f"--gpu {self.gpu_name}"
+        if parallel.dp_size > 1:
+            raise PlacementError(f"{told}: names one replica's GPUs; leave --dp-size out")
+        stages: list[HardwareProfile] = []
+        for count, hardware in self.joined:
+            if count % parallel.tp_size:
+                raise PlacementError(
+                    f"{told}: {count} {hardware.name} are no whole stages of --tp-size "
+                    f"{parallel.tp_size}; a stage's GPUs are of one kind"
+                )
+            stages += [hardware] * (count // parallel.tp_size)
+        if len(stages) != parallel.pp_size:
+            raise PlacementError(
+                f"{told}: {len(stages)} stages of --tp-size {parallel.tp_size}, not "
+                f"{parallel.pp_size}; change --pp-size or --pp-layers"
+            )
+        return tuple(stages)
+
+    @property
+    def gpu_name(self) -> str | None:
+        """The GPU's name, those of different kinds with their numbers; None where none is named."""
+        if self.joined:
+            return "+".join(f"{count}x{hardware.name}" for count, hardware in self.joined)
+        return None if self.hardware is None else self.hardware.name
 
     @property
     def usd_per_gpu_hour(self) -> float | None:
-        """The price of one GPU for an hour, as given or as its profile states it. [USD]"""
+        """The price of one GPU for an hour, as given or as its profile states it. [USD]
+
+        The mean of GPUs of different kinds, where all their profiles state one.
+        """
         if self.gpu_hour_usd is not None or self.hardware is None:
             return self.gpu_hour_usd
+        if self.joined:
+            prices = [(n, one.hourly_price) for n, one in self.joined]
+            known = [(n, price.usd) for n, price in prices if price is not None]
+            if len(known) < len(prices):
+                return None
+            return sum(n * usd for n, usd in known) / sum(n for n, _ in known)
         price = self.hardware.hourly_price
         return None if price is None else price.usd
 
@@ -67,6 +116,10 @@ class Deployment:
         """Where that price was read, or ``given``; None where there is none."""
         if self.gpu_hour_usd is not None:
             return "given"
+        if self.joined:
+            prices = [one.hourly_price for _, one in self.joined]
+            known = dict.fromkeys(price.provenance for price in prices if price is not None)
+            return "; ".join(known) if None not in prices else None
         price = None if self.hardware is None else self.hardware.hourly_price
         return None if price is None else price.provenance
 
@@ -95,8 +148,14 @@ def check_pool(deployment: Deployment) -> None:
     ------
     UsageError
         If ``kv_memory_bytes`` exceeds the GPU's memory.
+    PlacementError
+        If stages of several kinds of GPU do not come out even.
     """
     hardware, stated = deployment.hardware, deployment.kv_memory_bytes
+    if deployment.stage_hardware is not None:
+        hardware = min(
+            (one for _, one in deployment.joined), key=lambda one: one.mem_capacity_bytes
+        )
     if hardware is not None and stated is not None and stated > hardware.mem_capacity_bytes:
         raise UsageError(
             f"--kv-memory {format_bytes(stated)}: {hardware.name} has "
@@ -104,26 +163,50 @@ def check_pool(deployment: Deployment) -> None:
         )
 
 
-def known_weight_bytes(model: ModelSpec, deployment: Deployment) -> int | None:
+def known_weight_bytes(
+    model: ModelSpec, deployment: Deployment, *, own: ModelSpec | None = None
+) -> int | None:
     """Weights of one GPU as given, or from the checkpoint's files where no format was asked for.
 
     The files' bytes are dealt out as the spec's own arithmetic deals them; a swapped design adds
-    the arithmetic difference to them. Of pipeline stages it is the fullest.
+    the arithmetic difference to them. Of pipeline stages it is the fullest. ``own`` as in
+    ``stage_weight_bytes``.
     """
-    checkpoint = deployment.checkpoint
     if deployment.weight_bytes is None and deployment.measured is not None:
         return _measured_weight_bytes(model, deployment, deployment.measured)
-    if deployment.weight_bytes is not None or checkpoint is None or deployment.weight_dtype:
-        return deployment.weight_bytes
+    stages = stage_weight_bytes(model, deployment, own=own)
+    return deployment.weight_bytes if stages is None else max(stages)
+
+
+def stage_weight_bytes(
+    model: ModelSpec, deployment: Deployment, *, own: ModelSpec | None = None
+) -> tuple[int, ...] | None:
+    """Weights of one GPU of each pipeline stage from the checkpoint's files; None without them.
+
+    A stage holds the part of the files' bytes that it holds of the counted ones. [bytes]
+
+    Parameters
+    ----------
+    own : the checkpoint's model as far as it lies on GPUs; the whole of it when None.
+    """
+    checkpoint = deployment.checkpoint
+    if deployment.weight_bytes is not None or deployment.weight_dtype or checkpoint is None:
+        return None
+    if deployment.measured is not None:
+        return None
     dtype = checkpoint.model.weight_dtype or "bf16"
 
-    def counted(of: ModelSpec, parallel: Parallelism) -> int:
-        return weight_bytes_per_gpu(of, parallel=parallel, weight_dtype=dtype).fullest.total
+    def counted(of: ModelSpec, parallel: Parallelism) -> list[int]:
+        found = weight_bytes_per_gpu(of, parallel=parallel, weight_dtype=dtype)
+        return [stage.total for stage in found.stages]
 
-    own = counted(checkpoint.model, deployment.parallel)
-    whole = counted(checkpoint.model, Parallelism())
-    exact = -(-checkpoint.total_bytes * own // whole)
-    return max(1, exact + counted(model, deployment.parallel) - own)
+    held_now = counted(checkpoint.model if own is None else own, deployment.parallel)
+    (whole,) = counted(checkpoint.model, Parallelism())
+    asked = counted(model, deployment.parallel)
+    return tuple(
+        max(1, -(-checkpoint.total_bytes * held // whole) + other - held)
+        for held, other in zip(held_now, asked, strict=True)
+    )
 
 
 def _measured_weight_bytes(model: ModelSpec, deployment: Deployment, measured: Measured) -> int:

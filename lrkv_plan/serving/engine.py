@@ -13,13 +13,16 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lrkv_plan.errors import PlacementError, SpecError, UsageError, did_you_mean, shown
 from lrkv_plan.formats import storage_format
+from lrkv_plan.memory.exact import smaller
+from lrkv_plan.memory.weights import layers_in_order
 from lrkv_plan.serving.launch import Launch
 from lrkv_plan.serving.log import LogFormat
 from lrkv_plan.serving.pool import Pool
@@ -32,7 +35,7 @@ from lrkv_plan.specs.deployment import (
     pipeline_stages,
     plain_name,
 )
-from lrkv_plan.specs.model import ModelSpec
+from lrkv_plan.specs.model import LayerGroup, ModelSpec
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
 PoolRule = Callable[..., Pool]
 BudgetRule = Callable[["BudgetInputs"], "MemoryBudget"]
+SplitRule = Callable[[int, "tuple[int, ...]"], "tuple[int, ...]"]
 LaunchRule = Callable[[Launch], "list[str]"]
 T = TypeVar("T")
 
@@ -51,7 +55,8 @@ SETTINGS = (
     "page_tokens", "max_batched_tokens", "prefix_cache", "drafter", "max_num_seqs",
     "mamba_ssm_cache_dtype", "max_mamba_cache_size", "mamba_full_memory_ratio",
     "mamba_scheduler_strategy", "disable_radix_cache", "swa_full_tokens_ratio", "no_kv_unified",
-    "cross_kv_cache_fraction", "limit_mm_per_prompt",
+    "cross_kv_cache_fraction", "limit_mm_per_prompt", "shared_prefix_tokens", "max_loras",
+    "max_lora_rank", "kv_offload", "n_gpu_layers",
 )  # fmt: skip
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -98,6 +103,11 @@ class Engine:
     small_kv_dtypes : its cache formats of about 8 bits. Advice names the first.
     small_weight_dtype : the weight format that advice names; None names none.
     steps_of : the engine whose step times stand for it; None has its own.
+    layer_split : what it calls the layers of each pipeline stage; None deals them out evenly only.
+    joins_vendors : whether one server runs on GPUs of several vendors.
+    on_gpus : (model, settings) -> the model with the layers that lie on GPUs; None: all do.
+    split_layers : (layers, memory of each stage's GPU) -> layers of each stage where none are
+        stated; None is ``pipeline_stages``.
     log : how its log is written; None is not read.
     launch : ``Launch`` -> the words of its own command line; None has none.
 
@@ -121,6 +131,10 @@ class Engine:
     small_kv_dtypes: tuple[str, ...] = ("fp8", "fp8_ds_mla")
     small_weight_dtype: str | None = "fp8"
     steps_of: str | None = None
+    layer_split: str | None = None
+    split_layers: SplitRule | None = None
+    joins_vendors: bool = False
+    on_gpus: Callable[[ModelSpec, EngineSettings], ModelSpec] | None = None
     log: LogFormat | None = None
     launch: LaunchRule | None = None
 
@@ -283,35 +297,38 @@ def check_layout(model: ModelSpec, engine: EngineName, parallel: Parallelism) ->
             f"{engine.name} does not run {', '.join(unknown)} above 1; it runs "
             f"{f'{runs}and ' if runs else ''}replicas (--n-gpus)"
         )
+    split = engine_record(engine.name).layer_split
+    if parallel.pp_layers is not None and split is None:
+        told = ",".join(map(str, parallel.pp_layers))
+        raise PlacementError(
+            f"pp_layers {told}: {engine.name} deals layers out evenly; leave --pp-layers out"
+        )
     is_stated = all(group.feed_forward is not None for group in model.layers)
     if parallel.ep_size > 1 and is_stated and not model.has_experts:
         raise PlacementError(f"ep_size {parallel.ep_size}: {model.name} has no experts to deal out")
 
 
-def stage_models(model: ModelSpec, pp_size: int) -> tuple[ModelSpec, ...]:
+def stage_models(model: ModelSpec, parallel: Parallelism) -> tuple[ModelSpec, ...]:
     """The layers of each pipeline stage as a model of their own.
 
     Raises
     ------
     PlacementError
-        If there are fewer layers than stages.
+        If there are fewer layers than stages, or stated layers are not all of them.
     """
-    if pp_size == 1:
+    if parallel.pp_size == 1:
         return (model,)
-    order = model.layer_order or tuple(
-        index for index, group in enumerate(model.layers) for _ in range(group.count)
-    )
-    stages = []
-    for layers in pipeline_stages(len(order), pp_size):
-        counts: dict[int, int] = {}
-        for layer in layers:
-            counts[order[layer]] = counts.get(order[layer], 0) + 1
-        groups = tuple(
-            model.layers[index].model_copy(update={"count": count})
-            for index, count in counts.items()
-        )
-        stages.append(model.model_copy(update={"layers": groups, "layer_order": None}))
-    return tuple(stages)
+    layers = layers_in_order(model)
+    stages = pipeline_stages(len(layers), parallel.pp_size, parallel.pp_layers)
+    return tuple(layers_of(model, layers[stage.start : stage.stop]) for stage in stages)
+
+
+def layers_of(model: ModelSpec, layers: Sequence[Sequence[LayerGroup]]) -> ModelSpec:
+    """The model with those layers only, each as its groups."""
+    counts = Counter(id(group) for layer in layers for group in layer)
+    groups = {id(group): group for layer in layers for group in layer}
+    kept = tuple(group.model_copy(update={"count": counts[key]}) for key, group in groups.items())
+    return model.model_copy(update={"layers": kept, "layer_order": None})
 
 
 def pool_of(
@@ -322,11 +339,11 @@ def pool_of(
     engine: EngineName,
     parallel: Parallelism,
 ) -> Pool:
-    """The pool of one engine replica.
+    """The pool of one engine replica: that of the stage with the fewest sequences, then tokens.
 
-    ``stage_budgets_bytes`` is the cache budget of one GPU of each pipeline stage. All stages hold
-    the same sequences, so the stage with the fewest sequences (then tokens) decides. Draft layers
-    run on the last stage.
+    Parameters
+    ----------
+    stage_budgets_bytes : the cache budget of one GPU of each pipeline stage. [bytes]
 
     Raises
     ------
@@ -334,31 +351,99 @@ def pool_of(
         As ``check_layout`` and the engine's rule.
     SpecError
         If no layer keeps a cache or a state.
+
+    Notes
+    -----
+    All stages hold the same sequences (vLLM: every worker takes the fewest blocks of any,
+    ``get_kv_cache_configs`` in vllm/v1/core/kv_cache_utils.py). Draft layers run on the last stage.
+    """
+    pools = stage_pools(model, stage_budgets_bytes, settings, engine=engine, parallel=parallel)
+    return fewest_of(model, pools, stage_budgets_bytes, settings)
+
+
+def fewest_of(
+    model: ModelSpec,
+    pools: Sequence[Pool | None],
+    stage_budgets_bytes: Sequence[int],
+    settings: EngineSettings,
+) -> Pool:
+    """The stage's pool that decides for the replica.
+
+    Raises
+    ------
+    SpecError
+        If no layer keeps a cache or a state.
+    """
+    kept = [pool for pool in pools if pool is not None]
+    if not kept:
+        raise SpecError(f"{model.name}: no layer keeps a cache or a state, so there is no pool")
+    fewest = min(kept, key=_fewest)
+    if len(kept) > 1:  # at another context another stage may decide
+        fewest = replace(fewest, sequences_at=None)
+    fewest = capped(fewest, settings.max_num_seqs, "most sequences allowed")
+    if any(
+        pool is None and left < 0 for pool, left in zip(pools, stage_budgets_bytes, strict=True)
+    ):
+        return capped(fewest, 0, "weights and runtime leave no memory")
+    return fewest
+
+
+def stage_pools(
+    model: ModelSpec,
+    stage_budgets_bytes: tuple[int, ...],
+    settings: EngineSettings,
+    *,
+    engine: EngineName,
+    parallel: Parallelism,
+) -> tuple[Pool | None, ...]:
+    """The pool of one GPU of each pipeline stage; None where no layer keeps a cache or a state.
+
+    Raises
+    ------
+    PlacementError
+        As ``check_layout`` and the engine's rule.
     """
     check_layout(model, engine, parallel)
     record = engine_record(engine.name)
     settings = record.told(settings, engine)
-    stages = stage_models(model.cached_in(storage_format(settings.kv_dtype)), parallel.pp_size)
-    pools = []
+    stages = stage_models(model.cached_in(storage_format(settings.kv_dtype)), parallel)
+    pools: list[Pool | None] = []
     for index, (stage, budget) in enumerate(zip(stages, stage_budgets_bytes, strict=True)):
         is_last = index == len(stages) - 1
         told = settings if is_last else replace(settings, draft_layers=0, drafter=None)
         if not _keeps_anything(stage):
+            pools.append(None)
             continue
-        pools.append(
-            record.pool(
-                stage, max(0, budget), told, engine=engine,
-                tp_size=parallel.tp_size, dcp_size=parallel.dcp_size,
-            )
+        pool = record.pool(
+            stage, max(0, budget), told, engine=engine,
+            tp_size=parallel.tp_size, dcp_size=parallel.dcp_size,
         )  # fmt: skip
-    if not pools:
-        raise SpecError(f"{model.name}: no layer keeps a cache or a state, so there is no pool")
-    return capped(min(pools, key=_fewest), settings.max_num_seqs, "most sequences allowed")
+        pools.append(replace(pool, stage=index))
+    return tuple(pools)
 
 
-def capped(pool: Pool, n_sequences: int | None, binds: str) -> Pool:
-    """The pool where no more sequences run together; ``binds`` names what limits them then."""
-    if n_sequences is None or n_sequences >= pool.max_sequences:
+def capped(
+    pool: Pool,
+    n_sequences: int | None,
+    binds: str,
+    *,
+    at: Callable[[Any], Any] | None = None,
+) -> Pool:
+    """The pool where no more sequences run together; ``binds`` names what limits them then.
+
+    ``at`` is the limit at other contexts, for arrays, where it depends on them.
+    """
+    if n_sequences is None:
+        return pool
+    held = pool.sequences_at
+    if held is not None:
+        pool = replace(
+            pool,
+            sequences_at=lambda contexts: smaller(
+                held(contexts), n_sequences if at is None else at(contexts)
+            ),
+        )
+    if n_sequences >= pool.max_sequences:
         return pool
     return replace(
         pool, max_sequences=n_sequences, binds=binds,

@@ -150,12 +150,25 @@ def timed_step(design: ModelSpec, deployment: Deployment, target: LatencyTarget)
     Raises
     ------
     UsageError
-        If no GPU is named.
+        If no GPU is named, layers lie on the host, or pipeline stages differ: none of what was
+        measured stands for those.
     SpecError, PlacementError
         As ``step_model``.
     """
     if deployment.hardware is None:
         raise UsageError("a time needs a GPU: name it (--gpu) beside --kv-memory")
+    if deployment.settings.n_gpu_layers is not None:
+        raise UsageError(
+            "--n-gpu-layers: times of layers on the host are not predicted; leave it or the time "
+            "out"
+        )
+    layers = deployment.parallel.pp_layers
+    if deployment.joined or (layers is not None and len(set(layers)) > 1):
+        told = f"--gpu {deployment.gpu_name}" if deployment.joined else "--pp-layers"
+        raise UsageError(
+            f"{told}: times of stages that differ in GPU or layers are not predicted; leave the "
+            "time out, or ask `capacity` without it"
+        )
     step = step_model(
         design,
         deployment.hardware,

@@ -14,7 +14,11 @@ from typing import Any
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError, UsageError, shown
 from lrkv_plan.formats import StorageFormat, storage_format
-from lrkv_plan.memory.cache import fixed_bytes_per_gpu, row_bytes_per_layer
+from lrkv_plan.memory.cache import (
+    fixed_bytes_per_gpu,
+    refuse_compressed_rows,
+    row_bytes_per_layer,
+)
 from lrkv_plan.memory.exact import ceil_div, simplest, smaller
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import FixedTensor, LayerGroup, ModelSpec
@@ -52,6 +56,7 @@ def layer_kinds(
     PlacementError
         If no engine can deal the heads out over ``tp_size`` GPUs.
     """
+    refuse_compressed_rows(model)
     storage = storage_format(settings.kv_dtype)
     payloads: dict[LayerKind, list[tuple[int, Fraction]]] = {}
     drafter = settings.drafter
@@ -222,7 +227,14 @@ class Pool:
 
     Bytes are of one GPU. ``kv_tokens`` and ``max_concurrency`` are what the engine prints;
     ``blocks_of`` gives the blocks that sequences of given lengths hold and ``payload_of`` the bytes
-    of them that are used, for numbers and arrays.
+    of them that are used, for numbers and arrays. ``sequences_at`` gives ``max_sequences`` at other
+    contexts with the same memory, for arrays; None where the rule has to be asked again.
+    ``prefix_blocks_of`` gives those of them that a
+    first part of so many tokens fills, which sequences that begin alike hold once; None where the
+    engine's sequences share nothing; a shared part is a multiple of ``prefix_tokens``.
+    ``shared_blocks`` are those of a stated prefix, which ``max_sequences`` holds once and what the
+    engine prints does not know. ``stage`` is
+    the pipeline stage that it lies on, from 0.
     """
 
     engine: EngineName
@@ -237,8 +249,13 @@ class Pool:
     waste_share: Fraction  # of a full-length sequence's blocks: padding, slack, unused tail
     blocks_of: Callable[[Any], Any] = field(compare=False, repr=False)
     payload_of: Callable[[Any], Any] = field(compare=False, repr=False)
+    sequences_at: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
     remarks: tuple[str, ...] = ()
     binds: str = "cache memory"  # what limits the sequences
+    prefix_blocks_of: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
+    prefix_tokens: int = 1
+    shared_blocks: int = 0
+    stage: int = 0
 
 
 def equal_blocks(
@@ -250,14 +267,21 @@ def equal_blocks(
     kinds: Sequence[LayerKind],
     context_tokens: int,
     encoder_tokens: int = 0,
+    shared_tokens: int | None = None,
     remarks: tuple[str, ...] = (),
 ) -> Pool:
     """A pool whose blocks hold ``block_tokens`` tokens of every layer.
 
     Tokens are blocks times that. Concurrency is tokens over the full length, without rounding up
     to blocks, as these engines print it.
+
+    Parameters
+    ----------
+    shared_tokens : first tokens that all sequences have in common, of which whole blocks are held
+        once; None where the engine's sequences share nothing. [tokens]
     """
     block_bytes = block_tokens * bytes_per_token
+    prefix = shared_blocks(shared_tokens or 0, context_tokens, block_tokens)
 
     def blocks_of(tokens: Any) -> Any:
         return ceil_div(tokens, block_tokens)
@@ -271,13 +295,39 @@ def equal_blocks(
         n_groups=1,
         kv_tokens=n_blocks * block_tokens,
         max_concurrency=Fraction(n_blocks * block_tokens, context_tokens),
-        max_sequences=n_blocks // blocks_of(context_tokens),
+        max_sequences=sequences_beside(prefix, n_blocks, blocks_of(context_tokens)),
         bytes_per_token_per_gpu=simplest(bytes_per_token),
         waste_share=max(Fraction(0), waste),
         blocks_of=blocks_of,
         payload_of=lambda tokens: payload_of(kinds, tokens, encoder_tokens),
+        sequences_at=None if prefix else lambda contexts: n_blocks // blocks_of(contexts),
         remarks=remarks,
+        prefix_blocks_of=None if shared_tokens is None else lambda tokens: tokens // block_tokens,
+        prefix_tokens=block_tokens,
+        shared_blocks=prefix,
     )
+
+
+def shared_blocks(shared_tokens: int, context_tokens: int, block_tokens: int) -> int:
+    """Whole blocks of a common prefix: engines hash and share no part of one, nor the last token.
+
+    floor(min(N, T - 1) / block): the last token of a prompt is always computed, for its logits
+    (vLLM: ``get_computed_blocks`` in vllm/v1/core/kv_cache_manager.py).
+    """
+    return min(shared_tokens, context_tokens - 1) // block_tokens
+
+
+def sequences_beside(shared: int, n_blocks: int, each: int) -> int:
+    """Sequences of ``each`` blocks that fit where ``shared`` of each are held once.
+
+    floor((n_blocks - shared) / (each - shared)); below one sequence there is nobody to share with.
+
+    Examples
+    --------
+    >>> sequences_beside(6, 30, 10)  # 6 + 6 x 4 = 30
+    6
+    """
+    return (n_blocks - shared) // (each - shared) if n_blocks >= each else 0
 
 
 def waste_of(payload_bytes: int | Fraction, n_blocks: int, block_bytes: int | Fraction) -> Fraction:

@@ -20,6 +20,8 @@ class EngineSettings:
     engine's default. ``draft_layers`` are attention layers of a speculative draft that share the
     pool, ``draft_tokens`` the tokens it proposes; ``drafter`` is a draft model of its own shape.
     Those below ``encoder_tokens`` are named as the engines name them; None takes their default.
+    ``shared_prefix_tokens`` are first tokens that all sequences have in common, ``kv_offload`` the
+    host memory of one replica for caches that do not run. [bytes]
     """
 
     context_tokens: int
@@ -41,6 +43,11 @@ class EngineSettings:
     no_kv_unified: bool = False
     cross_kv_cache_fraction: Fraction | None = None
     limit_mm_per_prompt: str | None = None
+    shared_prefix_tokens: int = 0
+    max_loras: int = 0
+    max_lora_rank: int | None = None
+    kv_offload: int | None = None
+    n_gpu_layers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +110,14 @@ class Parallelism:
     the rest (SGLang, TensorRT-LLM), a multiple up to ``tp_size * dp_size`` that attention copies
     share one set of experts (vLLM). ``dcp_size`` of the ``tp_size`` GPUs share the tokens of a
     cache that would otherwise be repeated. Expert and context parallelism use GPUs that tensor and
-    data parallelism already count.
+    data parallelism already count. ``pp_layers`` are the layers of each stage; None deals them out
+    as evenly as ``pipeline_stages`` says.
 
     Raises
     ------
     PlacementError
-        If a size is not a whole number from 1 up, or ``ep_size`` or ``dcp_size`` does not fit.
+        If a size is not a whole number from 1 up, or ``ep_size``, ``dcp_size`` or ``pp_layers``
+        does not fit.
 
     Examples
     --------
@@ -121,14 +130,22 @@ class Parallelism:
     dp_size: int = 1
     ep_size: int = 1
     dcp_size: int = 1
+    pp_layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name == "pp_layers":
+                continue
             if isinstance(value, bool) or not isinstance(value, int):
                 raise PlacementError(f"{field.name} {value!r}: must be a whole number")
             if not 1 <= value <= MAX_GPUS_PER_KIND:
                 raise PlacementError(f"{field.name} {value}: must be from 1 to {MAX_GPUS_PER_KIND}")
+        if self.pp_layers is not None and len(self.pp_layers) != self.pp_size:
+            raise PlacementError(
+                f"pp_layers {_listed(self.pp_layers)}: {len(self.pp_layers)} stages, but pp_size "
+                f"is {self.pp_size}; name the layers of each stage"
+            )
         tp_size, ep_size = self.tp_size, self.ep_size
         if (tp_size * self.dp_size) % ep_size or (tp_size % ep_size and ep_size % tp_size):
             raise PlacementError(
@@ -154,19 +171,26 @@ class Parallelism:
         return max(1, self.ep_size // self.tp_size)
 
 
-def pipeline_stages(n_layers: int, pp_size: int) -> tuple[range, ...]:
+def _listed(counts: tuple[int, ...]) -> str:
+    return ",".join(map(str, counts))
+
+
+def pipeline_stages(
+    n_layers: int, pp_size: int, pp_layers: tuple[int, ...] | None = None
+) -> tuple[range, ...]:
     """The layers that each of ``pp_size`` stages runs, in model order.
 
     Notes
     -----
-    L // P layers each. The remainder goes one each to the stages before the last, from the back:
-    the last stage also has the head (vLLM, ``get_pp_indices`` in vllm/distributed/utils.py, since
-    0.7; VLLM_PP_LAYER_PARTITION is not modelled).
+    ``pp_layers`` where they are stated, the first stage's first: vLLM's VLLM_PP_LAYER_PARTITION
+    (``get_pp_indices`` in vllm/distributed/utils.py), which must name every stage and every layer.
+    Else L // P layers each, and the remainder one each to the stages before the last, from the
+    back: the last stage also has the head (the same function, since 0.7).
 
     Raises
     ------
     PlacementError
-        If there are fewer layers than stages, or no stage.
+        If there are fewer layers than stages, no stage, or stated layers are not all of them.
 
     Examples
     --------
@@ -174,11 +198,21 @@ def pipeline_stages(n_layers: int, pp_size: int) -> tuple[range, ...]:
     [7, 8, 8, 7]
     >>> [len(stage) for stage in pipeline_stages(61, 8)]
     [7, 7, 8, 8, 8, 8, 8, 7]
+    >>> pipeline_stages(48, 2, (32, 16))
+    (range(0, 32), range(32, 48))
     """
     if not 1 <= pp_size <= n_layers:
         raise PlacementError(f"pp_size {pp_size}: must be from 1 to the model's {n_layers} layers")
-    each, remainder = divmod(n_layers, pp_size)
-    counts = [each + (pp_size - 1 - remainder <= stage < pp_size - 1) for stage in range(pp_size)]
+    if pp_layers is not None:
+        counts = list(pp_layers)
+        if sum(counts) != n_layers or min(counts) < 1:
+            raise PlacementError(
+                f"pp_layers {_listed(pp_layers)}: add up to {sum(counts)}, but the model has "
+                f"{n_layers} layers; every stage needs at least one"
+            )
+    else:
+        each, remainder = divmod(n_layers, pp_size)
+        counts = [each + (pp_size - 1 - remainder <= i < pp_size - 1) for i in range(pp_size)]
     starts = [sum(counts[:stage]) for stage in range(pp_size)]
     return tuple(range(a, a + n) for a, n in zip(starts, counts, strict=True))
 

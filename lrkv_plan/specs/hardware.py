@@ -116,6 +116,13 @@ class Network(Frozen):
     bandwidth_bytes_per_s: BytesPerSecond
 
 
+class HostLink(Frozen):
+    """What joins a GPU to its host's memory; bandwidth is per direction and per GPU."""
+
+    name: Name
+    bandwidth_bytes_per_s: BytesPerSecond
+
+
 class Link(Frozen):
     """GPU-to-GPU link; bandwidth is per direction and per GPU.
 
@@ -182,6 +189,8 @@ class HardwareProfile(Frozen):
     n_sm: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = None
     l2_bytes: ByteCount | None = None
     link: Link | None = None
+    host_link: HostLink | None = None
+    unified_memory: Flag = False  # the host's memory is the GPU's
     hourly_price: HourlyPrice | None = None
     board_power_w: Annotated[float, Field(gt=0, le=100_000)] | None = None
     source: Sources = ()  # shipped files name theirs

@@ -109,6 +109,17 @@ GPU_KEYS = (
         "is how many one server or rack joins, beyond the network between those.",
     ),
     Key(
+        name="host_link", unit="bytes/s, one way",
+        example="{name: PCIe 5.0 x16, bandwidth_bytes_per_s: 64 GB/s}",
+        decides="The link to the host's memory: how soon a context that was kept there "
+        "(--kv-offload) is back. Without it that time is not known.",
+    ),
+    Key(
+        name="unified_memory", unit="true or false", example="false",
+        decides="Whether the host's memory is the GPU's, as on Apple silicon: then llama.cpp's "
+        "embeddings, which are the host's, take of it too.",
+    ),
+    Key(
         name="board_power_w", unit="W", example="700",
         decides="Full board power: the energy of a token, at most.",
     ),
@@ -173,8 +184,8 @@ MODEL_KEYS = (
     ),
     Key(
         name="quantised_parts", unit="parts by format", example="{fp8: [attention, experts]}",
-        decides="Which of attention, feed_forward, experts and shared_experts a checkpoint in that "
-        "format stores in it. Without it all that the format usually does.",
+        decides="Which of attention, mixers (recurrent), feed_forward, experts, shared_experts a "
+        "checkpoint in that format stores in it. Without it all that the format usually does.",
     ),
     Key(
         name="norms", unit="vectors of model_dim", example="{per_mixer: 1, per_feed_forward: 1}",

@@ -38,6 +38,9 @@ PLANTED: list[tuple[str, str, dict[str, Any], str]] = [
     # 65,536 B * 61 layers * 128,000 tokens = 511.705 GB; * 60 * 131,072 = 515.396 GB
     ("cache_bytes", "511.7 GB", {**V3, "n_layers": 60, "context_tokens": 128_000}, "61 layers"),
     ("cache_bytes", "515.4 GB", {**V3, "n_layers": 60, "context_tokens": 128_000}, "131,072 tokens"),
+    # 2 (512 + 64 + 512) and 2 * 128 (128 + 64 + 128)
+    ("bytes_per_token_per_layer", "2,176 B", {**V3, "attention": "mla:512+64"}, "cached_form=transposed"),
+    ("bytes_per_token_per_layer", "81,920 B", {**V3, "attention": "mla:512+64"}, "cached_form=heads"),
     # 8 groups of 128 heads: 8/128; groups of 8 heads: 16/128
     ("cache_ratio", "12.5 %", {**V3, "attention": "gqa:8"}, "8 as group size"),
     ("cache_ratio", "55.56 %", {**EIGHTEEN, "attention": "lrkv:55"}, "rank 64"),

@@ -49,6 +49,10 @@ CASES: list[tuple[str, list[str]]] = [
     ("plan", [LLAMA, *ON_H100, "--tpot-ms", "0.01", "--speculative-tokens", "4"]),
     ("plan", ["llama-2-7b", *ON_H100, "--kv-memory", "20 GiB", "--engine", "vllm@0.11.0"]),
     ("plan", [HYBRID, "--gpu", "h200", "--n-gpus", "8", "--weights", "20 GiB"]),
+    ("best", [LLAMA, "--users", "64", "--gpu", "h200,b200,t4", "--tpot-ms", "30"]),
+    ("best", [LLAMA, "--users", "8", "--gpu", "gb10", "--families"]),
+    ("sweep", [LLAMA, "--gpus", "h200", "--designs", "own;gqa:5..6:1", "--batch-size", "1,full"]),
+    ("sweep", [LLAMA, "--gpus", "l40s,h200", "--reduce", "pareto", "--by", "gpu"]),
     ("rank", [PAPER, "--budget", "50%"]),
     ("rank", [LLAMA, "--budget", "50%", "--position", "rope_expand", "--mla-rope-dim", "32"]),
     ("rank", [LLAMA, "--budget", "gqa:1", "--kv-dtype", "fp8", "--tp-size", "2"]),
@@ -92,6 +96,10 @@ CASES: list[tuple[str, list[str]]] = [
     ("plan", [LLAMA, "--gpu", "h100-sxm,h200", "--batch-size", "8, 400"]),
     ("plan", [LLAMA, *ON_H100, "--launch"]),
     ("capacity", [LLAMA, "--gpu", "8xh100-sxm", "--launch"]),
+    ("capacity", [LLAMA, "--gpu", "1xrtx-5090+1xrtx-4090", "--pp-layers", "20,12", "--max-loras",
+                  "2", "--kv-offload", "8 GiB", "--shared-prefix-tokens", "1k"]),
+    ("capacity", [LLAMA, "--gpu", "1xrtx-5090+1xrtx-4090", "--detail"]),
+    ("capacity", [LLAMA, "--gpu", "b200", "--engine", "llama_cpp", "--n-gpu-layers", "20"]),
     ("capacity", ["--from-log", str(LOG), *ON_H100]),
     ("capacity", [LLAMA, "--from-log", str(LOG)]),
     ("step-time", [LLAMA, *ON_H100]),
@@ -201,6 +209,14 @@ def test_calibrations_of_a_table(tmp_path: Path) -> None:
         assert written("calibrate evaluate", samples, *options)["rows"]
     operations = Path(__file__).parent.parent / "golden" / "layers"
     assert written("calibrate evaluate-layers", operations)["rows"]
+
+
+def test_a_trace_whose_prompts_begin_alike(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    request = {"timestamp": 0, "input_length": 1000, "output_length": 9, "hash_ids": [1, 2]}
+    path.write_text(2 * (json.dumps(request) + "\n"))
+    (row,) = written("capacity", LLAMA, *ON_H100, "--trace", path)["rows"]
+    assert row["prefix_hit_rate"] == 62 * 16 / 2000  # whole blocks of 16 tokens
 
 
 def test_a_measured_budget(tmp_path: Path) -> None:

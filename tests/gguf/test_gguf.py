@@ -58,8 +58,10 @@ def test_stages_of_a_pipeline_hold_their_share_of_the_bytes(tmp_path: Path) -> N
          if row["term"] == "weights"] for n in (1, 2)
     )  # fmt: skip
     assert whole == [gguf_bytes(path)]
-    assert len(halves) == 2
-    assert whole[0] / 2 < halves[0] == halves[1] < whole[0]
+    # Three layers, and one with the table as head; its copy for tokens is the host's.
+    assert whole[0] <= sum(halves) <= whole[0] + 4  # each is rounded up twice
+    last = halves[1] - halves[0] // 3
+    assert 0 < last < halves[1] < whole[0]
 
 
 def test_a_folder_and_a_split_model(tmp_path: Path) -> None:

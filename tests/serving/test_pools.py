@@ -130,7 +130,7 @@ def test_decode_context_parallel_multiplies_the_tokens() -> None:
 def test_the_smallest_pipeline_stage_decides() -> None:
     # 5 layers on 2 stages: the remainder goes before the last stage, 3 + 2.
     model = make_model(FULL, n_layers=5)
-    assert [stage.n_layers for stage in stage_models(model, 2)] == [3, 2]
+    assert [stage.n_layers for stage in stage_models(model, Parallelism(pp_size=2))] == [3, 2]
     settings = EngineSettings(context_tokens=100)
     args = {"engine": engine_named("vllm"), "parallel": Parallelism(pp_size=2)}
     got = pool_of(model, (60_000, 60_000), settings, **args)  # type: ignore[arg-type]
@@ -173,7 +173,8 @@ def test_properties_of_every_engine(engine: str, budget: int, context: int) -> N
         "ik_llama_cpp",
         "ollama",
     ):  # cells of several sequences are padded together there
-        assert held <= got.n_blocks < held + got.blocks_of(context)
+        assert held <= got.n_blocks
+        assert got.n_blocks < held + got.blocks_of(context) or got.binds != "cache memory"
     assert 0 <= got.waste_share < 1
     more = pool(PLAIN, budget + 10**6, engine, context=context)
     assert more.max_sequences >= got.max_sequences

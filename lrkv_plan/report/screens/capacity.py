@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.latency.step import step_time
@@ -26,6 +26,7 @@ from lrkv_plan.report.screen import (
 )
 from lrkv_plan.report.screens.words import (
     brief,
+    gpu_name,
     gpu_words,
     legend,
     sharing_words,
@@ -35,7 +36,10 @@ from lrkv_plan.report.screens.words import (
 from lrkv_plan.report.tables import count
 from lrkv_plan.report.time_equations import step_equations
 from lrkv_plan.serving.capacity import MOST_CONTEXT_TOKENS
+from lrkv_plan.serving.engine import stage_models
+from lrkv_plan.serving.stages import on_gpus
 from lrkv_plan.specs.design import design_label
+from lrkv_plan.units import format_bytes
 
 if TYPE_CHECKING:
     from lrkv_plan.latency.step import StepModel
@@ -44,8 +48,8 @@ if TYPE_CHECKING:
     from lrkv_plan.serving.budget import StageBudget
     from lrkv_plan.serving.capacity import CapacityRow
     from lrkv_plan.serving.load import Admission, LatencyTarget
-    from lrkv_plan.specs.lengths import Population
     from lrkv_plan.specs.model import ModelSpec
+    from lrkv_plan.specs.population import Population
 
 _MOST_ROWS_WITH_OTHERS = 4  # above, layouts that serve less are left to --tp-size
 _MOST_COMPARED = 3  # in the verdict
@@ -102,10 +106,13 @@ def _after(bound: str, sentence: str) -> str:
 
 
 def _changes_a_number(note: Note, *, is_alone: bool) -> bool:
-    """Refusals, a context beyond the model's own, and hints that the verdict does not give."""
+    """Refusals, a context too long, several domains, and hints that the verdict does not give."""
     if note.kind == "hint":
         return not is_alone
-    return note.kind == "refusal" or (note.kind == "limit" and "own maximum" in note.text)
+    told = ("own maximum", " domains of ")
+    return note.kind == "refusal" or (
+        note.kind == "limit" and any(text in note.text for text in told)
+    )
 
 
 def _alone(shown: Sequence[Answer]) -> list[Row]:
@@ -144,6 +151,9 @@ def _n_gpus(answer: Answer) -> int:
 
 def _gpus(answer: Answer) -> str:
     hardware, n = answer.deployment.hardware, _n_gpus(answer)
+    if answer.deployment.joined:
+        kinds = [gpu_words(gpu.name, gpu.title, count) for count, gpu in answer.deployment.joined]
+        return " + ".join(kinds)
     if hardware is None:
         return "the stated pool" if n == 1 else f"the stated pools of {n:,} GPUs"
     return gpu_words(hardware.name, hardware.title, n)
@@ -193,21 +203,78 @@ def _verdict(answers: Sequence[Answer], asked: CapacityAsked) -> Iterator[str]:
         return
     if asked.population is not None and first.row is not None:
         yield _uneven(first, asked.population)
+        yield from _sharing(first)
         return
     if not first.served:
         yield _none(first, asked)
+        yield from _binding_stage(first)
         yield from _instead(first)
         return
     others = [one for one in answers if one is not first]
+    stage = list(_binding_stage(first))
     said = f"{_fits(first, asked)}{_compared(first, others)}."
     named = first.model is not None and len({one.model and one.model.name for one in answers}) > 1
     yield f"{first.model.name}: {said}" if named and first.model else _upper(said)
     yield from _times(answers, asked)
+    yield from stage
+    yield from _hosted(first)
+    yield from _offloaded(first)
+
+
+def _binding_stage(answer: Answer) -> Iterator[str]:
+    """Which stage has the smallest pool, where stages differ by what was asked."""
+    row, deployment = answer.row, answer.deployment
+    if row is None or row.binding_stage is None:
+        return
+    if not deployment.joined and deployment.parallel.pp_layers is None:
+        return
+    stage = row.stages[row.binding_stage]
+    where = f" on {_stage_gpu(answer, stage.gpu)}" if stage.gpu else ""
+    others = ", ".join(
+        f"{one.max_sequences:,} in stage {one.stage + 1} ({one.n_layers})"
+        for one in row.stages
+        if one is not stage and one.max_sequences is not None
+    )
+    held = f"; {others} would" if others else ""
+    yield f"Stage {stage.stage + 1} binds, {stage.n_layers} layers{where}{held}."
+
+
+def _hosted(answer: Answer) -> Iterator[str]:
+    """What layers take that the engine leaves to the host."""
+    row = answer.row
+    if row is None or row.host_bytes_per_sequence is None:
+        return
+    weights = "" if row.host_weight_bytes is None else f"{format_bytes(row.host_weight_bytes)} and "
+    each = format_bytes(row.host_bytes_per_sequence)
+    yield f"The host holds the other layers: {weights}{each} a user."
+
+
+def _stage_gpu(answer: Answer, name: str) -> str:
+    known: list[Any] = [gpu for _, gpu in answer.deployment.joined]
+    known = known or [answer.deployment.hardware]
+    found = next((gpu for gpu in known if gpu is not None and gpu.name == name), None)
+    return name if found is None else gpu_name(found.name, found.title)
+
+
+def _offloaded(answer: Answer) -> Iterator[str]:
+    """How many contexts the host keeps besides, and how soon one is back."""
+    row = answer.row
+    if row is None or row.offload_sequences is None:
+        return
+    size = format_bytes(answer.deployment.settings.kv_offload or 0)
+    back = (
+        "how long one takes to come back is not known: the GPU's profile states no host_link"
+        if row.offload_restore_s is None
+        else f"one is back in {milliseconds(row.offload_restore_s)} ms or more"
+    )
+    yield f"{size} of host memory keep {row.offload_sequences:,} more, not running; {back}."
 
 
 def _fits(answer: Answer, asked: CapacityAsked) -> str:
     """So many users fit, or are served in time, on these GPUs, with the range."""
     n, context = answer.served, tokens(_context(answer))
+    shared = answer.deployment.settings.shared_prefix_tokens
+    context += f" ({shared:,} in common)" if shared else ""
     load = answer.admitted
     if load is not None and load.binds == "time":
         limit = f"{short(1e3 * (asked.tpot_s or 0))} ms"
@@ -316,6 +383,24 @@ def _uneven(answer: Answer, population: Population) -> str:
     )
 
 
+def _sharing(answer: Answer) -> Iterator[str]:
+    """How many fit where common prefixes are held once, and what the cache finds again."""
+    account = None if answer.row is None else answer.row.prefixes
+    if account is None:
+        return
+    row = answer.row
+    alone = None if row is None or row.population is None else row.population.allocated_bytes
+    instead = "" if alone is None else f" in place of {format_bytes(alone)}"
+    yield (
+        f"With common prefixes held once {account.admitted_sequences:,} fit, and all take "
+        f"{format_bytes(account.allocated_bytes)}{instead}."
+    )
+    yield (
+        f"The cache finds {short_percent(account.hit_rate)} of the prompts' tokens again, "
+        f"{short_percent(account.unbounded_hit_rate)} if it forgot nothing."
+    )
+
+
 def _fewest(answers: Sequence[Answer], asked: CapacityAsked) -> str:
     """The fewest GPUs of the first kind, and those of the others."""
     found = [one for one in answers if one.row is not None]
@@ -378,7 +463,7 @@ def _columns(shown: Sequence[Answer], asked: CapacityAsked) -> Iterator[ScreenCo
     is_timed = any(one.is_timed for one in shown)
     designs = varies(lambda one: one.attention)
     formats = varies(lambda one: one.deployment.settings.kv_dtype)
-    kinds = varies(lambda one: one.deployment.hardware and one.deployment.hardware.name)
+    kinds = varies(lambda one: one.deployment.gpu_name)
     if varies(lambda one: one.model and one.model.name):
         yield _column("model", lambda one: one.model.name if one.model else "-", is_number=False)
     if designs or len(shown) == 1:
@@ -422,6 +507,8 @@ def _user_columns(shown: Sequence[Answer], asked: CapacityAsked) -> Iterator[Scr
     if asked.population is not None:
         yield _column("admitted", lambda one: _of_population(one, "admitted_sequences"))
         yield _column("if equal", lambda one: _of_population(one, "equal_length_sequences"), drop=5)
+        if any(one.row is not None and one.row.prefixes is not None for one in shown):
+            yield _column("shared", lambda one: _of_prefixes(one), drop=4)
         yield _column("page waste", _page_waste, drop=6)
         return
     yield _column("users", _served, tone=_users_tone)
@@ -451,8 +538,9 @@ def _served(answer: Answer) -> str:
 
 
 def _kind(answer: Answer) -> str:
-    hardware = answer.deployment.hardware
-    return f"{_n_gpus(answer):>2,} {hardware.name if hardware else 'stated'}"
+    if answer.deployment.joined:
+        return answer.deployment.gpu_name or ""
+    return f"{_n_gpus(answer):>2,} {answer.deployment.gpu_name or 'stated'}"
 
 
 def _pool_context(answer: Answer) -> str:
@@ -469,6 +557,11 @@ def _kib(answer: Answer) -> str:
 def _of_population(answer: Answer, key: str) -> str:
     account = answer.row.population if answer.row is not None else None
     return "-" if account is None else f"{getattr(account, key):,}"
+
+
+def _of_prefixes(answer: Answer) -> str:
+    account = answer.row.prefixes if answer.row is not None else None
+    return "-" if account is None else f"{account.admitted_sequences:,}"
 
 
 def _page_waste(answer: Answer) -> str:
@@ -550,6 +643,8 @@ def _picture(answers: Sequence[Answer]) -> Callable[[int], Sequence[str]] | None
         return None
     stage = first.row.budget.deciding
     label = "One GPU" + (f", {_shared(first)}" if _n_gpus(first) > 1 else "")
+    if first.row.binding_stage is not None and first.row.stages:
+        label = f"Stage {first.row.binding_stage + 1}, {_shared(first)}"
     return lambda width: memory_bar(label, stage, width)
 
 
@@ -658,6 +753,7 @@ def _following(answers: Sequence[Answer], asked: CapacityAsked) -> Iterator[Sequ
         return
     parallel, model = first.deployment.parallel, first.model
     is_plain = parallel.n_gpus == parallel.tp_size and first.deployment.hardware is not None
+    is_plain = is_plain and first.deployment.settings.n_gpu_layers is None
     if not is_plain or len(answers) > 1 or not first.served:
         return
     if model is None or not model.attention_groups:
@@ -679,6 +775,12 @@ def capacity_equations(answer: Answer, asked: CapacityAsked) -> list[str]:
     if row.budget is not None:
         lines += _budget_lines(row.budget.deciding)
     lines += _user_lines(answer, row, model)
+    if (account := row.prefixes) is not None:
+        found = ", ".join(
+            f"{float(one.pool_share):g} pools {short_percent(one.hit_rate)}"
+            for one in account.hit_rates
+        )
+        lines.append(f"  prompts' tokens found again in a cache of {found}")
     if answer.step is not None and answer.admitted is not None:
         drafted = 1 if asked.target is None else asked.target.speculation.query_tokens
         at = (row.context_tokens, answer.admitted.batch_size, drafted)
@@ -699,7 +801,7 @@ def _budget_lines(stage: StageBudget) -> Iterator[str]:
 
 
 def _user_lines(answer: Answer, row: CapacityRow, model: ModelSpec) -> Iterator[str]:
-    tp_size = row.tp_size
+    tp_size, model = row.tp_size, _on_binding_stage(answer, row, model)
     stored = f"{count(row.bytes_per_token_per_gpu)} B"
     yield f"  cache of a token: {cache_equation(model, row.kv_dtype, tp_size)}"
     held = row.kv_budget_bytes_per_gpu
@@ -707,12 +809,27 @@ def _user_lines(answer: Answer, row: CapacityRow, model: ModelSpec) -> Iterator[
     yield (
         f"  users of one replica: {count(held)} B / ({count(row.context_tokens)} tokens x "
         f"{stored}) = {exact:,.2f}, before blocks"
+        f"{' and what is in common' if row.shared_prefix_blocks else ''}"
     )
     yield f"    {sequences_equation(row)}"
     cores = row.total_sequences // row.max_sequences if row.max_sequences else 1
     low, high = answer.held_between
     total = f"{row.total_sequences:,} ({low:,} to {high:,})"
     yield f"  users: {row.max_sequences:,} x {cores:,} = {total}"
+    if row.offload_sequences is not None and row.offload_bytes_per_sequence:
+        yield (
+            f"  kept on the host: {answer.deployment.settings.kv_offload or 0:,} B / "
+            f"{row.offload_bytes_per_sequence:,} B a context = {row.offload_sequences:,}"
+        )
+
+
+def _on_binding_stage(answer: Answer, row: CapacityRow, model: ModelSpec) -> ModelSpec:
+    """The layers whose cache the row's bytes are of."""
+    placed = on_gpus(model, answer.deployment)
+    if row.binding_stage is None:
+        return placed
+    parallel = replace(answer.deployment.parallel, pp_layers=row.pp_layers)
+    return stage_models(placed, parallel)[row.binding_stage]
 
 
 def _time_lines(step: StepModel, load: Admission, at: tuple[int, int, int]) -> Iterator[str]:
@@ -736,6 +853,10 @@ def budget_screen(
     stage = first.row.budget.deciding
     total = stage.bytes_of("memory")
     hardware = first.deployment.hardware
+    stages = first.row.stages
+    if stages and first.row.binding_stage is not None and first.deployment.joined:
+        name = stages[first.row.binding_stage].gpu
+        hardware = next(gpu for _, gpu in first.deployment.joined if gpu.name == name)
     whose = "one GPU" if hardware is None else gpu_words(hardware.name, hardware.title, 1)
     left = (
         f"{_gib(stage.kv_bytes)} of {_gib(total)} GiB of {whose} are left for the cache"

@@ -64,8 +64,9 @@ def deployment_text(inputs: Mapping[str, Any]) -> str:
     name = gpu["name"] if gpu else "stated pool"
     alignment = inputs["rank_alignment"]
     one_replica = parallel["tp_size"] * parallel["pp_size"] * parallel["dp_size"]
+    joined = " + ".join(inputs.get("joined_gpus") or ())
     return caption(
-        f"{inputs['n_gpus'] or one_replica} x {name}",
+        joined or f"{inputs['n_gpus'] or one_replica} x {name}",
         gpus(parallel["tp_size"]),
         f"{inputs['engine']}",
         f"{inputs['settings']['kv_dtype']} cache",

@@ -96,8 +96,7 @@ def _title(answers: Sequence[Answer], asked: CapacityAsked) -> str:
 
 
 def _gpu(answer: Answer) -> str:
-    hardware = answer.deployment.hardware
-    return hardware.name if hardware else "a stated pool"
+    return answer.deployment.gpu_name or "a stated pool"
 
 
 def _left_out(answers: Sequence[Answer]) -> Sequence[str]:
@@ -168,7 +167,7 @@ def _row(answer: Answer) -> dict[str, Any]:
         return {
             "model": answer.model and answer.model.name,
             "attention": answer.attention,
-            "gpu": deployment.hardware and deployment.hardware.name,
+            "gpu": deployment.gpu_name,
             "tp_size": deployment.parallel.tp_size,
             "context_tokens": deployment.settings.context_tokens,
             "kv_dtype": deployment.settings.kv_dtype,
@@ -180,9 +179,11 @@ def _row(answer: Answer) -> dict[str, Any]:
     flat = {
         key: getattr(row, key)
         for key in row.__dataclass_fields__
-        if key not in ("budget", "population", "remarks", "weights_left_out")
+        if key not in ("budget", "population", "prefixes", "remarks", "weights_left_out")
     }
     flat["weights_left_out"] = list(row.weights_left_out)
+    flat["pp_layers"] = None if row.pp_layers is None else list(row.pp_layers)
+    flat["stages"] = [as_row(stage) for stage in row.stages]
     flat["bound_by"] = row.binds
     low, high = answer.held_between
     flat |= {
@@ -203,6 +204,10 @@ def _row(answer: Answer) -> dict[str, Any]:
         }
     if row.population is not None:
         flat |= {f"population_{key}": value for key, value in as_row(row.population).items()}
+    if row.prefixes is not None:
+        shared = as_row(row.prefixes)
+        shared["hit_rates"] = [as_row(one) for one in row.prefixes.hit_rates]
+        flat |= {f"prefix_{key}": value for key, value in shared.items()}
     admitted = answer.admitted
     if answer.is_timed:
         by = admitted.binds if admitted else "time" if row.max_sequences else "memory"
@@ -261,16 +266,33 @@ def _remarks(answers: Sequence[Answer], asked: CapacityAsked) -> Iterator[str | 
     )
     for answer in answers:
         deployment = answer.deployment
-        gpu = None if deployment.hardware is None else deployment.hardware.name
-        yield from price_note(gpu, deployment.usd_per_gpu_hour, deployment.price_source)
+        yield from price_note(
+            deployment.gpu_name, deployment.usd_per_gpu_hour, deployment.price_source
+        )
     if population is not None:
         yield definition(
             f"{population.n_sequences:,} sequences of {population.name}: admitted in arrival "
             "order, against an estimate with all of them at the mean length"
         )
         yield from population.remarks
+    yield from _prefix_remarks(answers)
     for model in asked.models:
         yield from model.remarks
+
+
+def _prefix_remarks(answers: Sequence[Answer]) -> Iterator[Note]:
+    """What the hit rates rest on."""
+    accounts = [one.row.prefixes for one in answers if one.row is not None and one.row.prefixes]
+    if not accounts:
+        return
+    first = accounts[0]
+    yield definition(
+        f"prefixes by hash_ids, blocks of {first.block_tokens:,} tokens: a cache that forgets the "
+        "least recently used block, replayed one request after another; a pool that many share at "
+        "once finds less"
+    )
+    if not first.all_read:
+        yield limit(f"prefixes of the first {first.n_sequences:,} requests of the file alone")
 
 
 _ABOUT: dict[str, Callable[[Answer], str]] = {
@@ -319,6 +341,7 @@ def deployment_inputs(first: Deployment) -> dict[str, Any]:
         "gpu": (
             first.hardware.model_dump(mode="json", exclude_none=True) if first.hardware else None
         ),
+        "joined_gpus": [f"{count}x{gpu.name}" for count, gpu in first.joined],
         "engine": str(first.engine),
         "settings": as_row(replace(first.settings, drafter=None))
         | {"drafter": None if (draft := first.settings.drafter) is None else draft.name},
@@ -392,7 +415,7 @@ def _budget_rows(answer: Answer) -> Iterator[dict[str, Any]]:
         place = {
             "model": answer.row.model,
             "attention": answer.attention,
-            "gpu": answer.row.gpu,
+            "gpu": answer.row.stages[index].gpu if answer.row.stages else answer.row.gpu,
             "tp_size": answer.row.tp_size,
             "context_tokens": answer.row.context_tokens,
             "kv_dtype": answer.row.kv_dtype,

@@ -48,6 +48,7 @@ def pool(
         bytes_per_token=per_token,
         kinds=kinds,
         context_tokens=settings.context_tokens,
+        shared_tokens=settings.shared_prefix_tokens,
     )
 
 
@@ -58,7 +59,7 @@ ENGINE = Engine(
     pool=pool,
     budget=weights_only_budget,
     sizes=frozenset({"tp_size", "pp_size"}),
-    reads=frozenset({"max_num_seqs"}),
+    reads=frozenset({"max_num_seqs", "shared_prefix_tokens"}),
     small_kv_dtypes=("exl3_8", "exl3_6", "exl3_4"),
     small_weight_dtype=None,
     steps_of="llama_cpp",

@@ -9,7 +9,7 @@ from lrkv_plan.errors import PlacementError
 from lrkv_plan.memory.exact import simplest
 from lrkv_plan.serving.budget import weights_only_budget
 from lrkv_plan.serving.engine import Engine
-from lrkv_plan.serving.pool import Pool, layer_kinds, payload_of, rate
+from lrkv_plan.serving.pool import Pool, layer_kinds, payload_of, rate, sequences_beside
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
 
@@ -44,6 +44,12 @@ def pool(
     def blocks_of(tokens: Any) -> Any:
         return payload_of(kinds, tokens, encoder, dcp_size)
 
+    full = [kind for kind in kinds if kind.keeps == "full"]
+
+    def prefix_blocks_of(tokens: Any) -> Any:
+        return payload_of(full, tokens, 0, dcp_size) if full else 0 * tokens
+
+    shared = int(prefix_blocks_of(min(settings.shared_prefix_tokens, context - 1)))
     return Pool(
         engine=engine,
         n_blocks=budget_bytes,
@@ -52,12 +58,14 @@ def pool(
         n_groups=1,
         kv_tokens=int(budget_bytes * dcp_size / per_token),
         max_concurrency=Fraction(budget_bytes, per_sequence),
-        max_sequences=budget_bytes // per_sequence,
+        max_sequences=sequences_beside(shared, budget_bytes, per_sequence),
         bytes_per_token_per_gpu=simplest(rate(kinds)),
         waste_share=Fraction(0),
         blocks_of=blocks_of,
         payload_of=blocks_of,
-    )
+        prefix_blocks_of=prefix_blocks_of,
+        shared_blocks=shared,
+    )  # fmt: skip
 
 
 ENGINE = Engine(
@@ -65,5 +73,8 @@ ENGINE = Engine(
     about="no engine: payload only, every byte used",
     pool=pool,
     budget=weights_only_budget,
+    reads=frozenset({"shared_prefix_tokens", "kv_offload"}),
+    layer_split="--pp-layers",
+    joins_vendors=True,
     steps_of="vllm",
 )

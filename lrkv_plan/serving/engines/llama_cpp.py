@@ -6,15 +6,19 @@ whose cells fit the budget is found.
 
 from __future__ import annotations
 
+import bisect
 import re
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.errors import PlacementError
 from lrkv_plan.memory.exact import ceil_div, over_each, simplest
 from lrkv_plan.memory.largest import largest
+from lrkv_plan.memory.weights import StageWeights, layers_in_order, weight_bytes_per_gpu
 from lrkv_plan.serving.budget import (
     BudgetInputs,
+    BudgetTerm,
     MemoryBudget,
     assumed,
     memory_term,
@@ -23,7 +27,7 @@ from lrkv_plan.serving.budget import (
     utilisation_term,
     weight_terms,
 )
-from lrkv_plan.serving.engine import Engine
+from lrkv_plan.serving.engine import Engine, layers_of
 from lrkv_plan.serving.launch import Launch, options
 from lrkv_plan.serving.log import LogFormat, LogLine
 from lrkv_plan.serving.pool import (
@@ -39,7 +43,7 @@ from lrkv_plan.serving.pool import (
 )
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import FixedTensor, ModelSpec
-from lrkv_plan.units import GIB
+from lrkv_plan.units import GIB, MIB
 
 CELL_PADDING = 256
 DEFAULT_MICRO_BATCH_TOKENS = 512  # --ubatch-size
@@ -63,6 +67,47 @@ def kept_kinds(model: ModelSpec, settings: EngineSettings) -> tuple[LayerKind, .
         )
 
     return layer_kinds(with_states(model, kept), settings)
+
+
+def on_gpus(model: ModelSpec, settings: EngineSettings) -> ModelSpec:
+    """The model with the layers that ``--n-gpu-layers`` puts on GPUs: the output, then the last.
+
+    Of n, the output counts as one and the others are the last n - 1 layers: i_gpu_start =
+    max(n_layer + 1 - n, 0) (``load_tensors`` in src/llama-model.cpp, 2026). A layer's cache lies
+    with its weights.
+
+    Raises
+    ------
+    PlacementError
+        If no layer would lie there.
+    """
+    asked, order = settings.n_gpu_layers, layers_in_order(model)
+    if asked is None or asked > len(order):
+        return model
+    if asked == 1:
+        raise PlacementError(
+            "--n-gpu-layers 1: only the output would lie on the GPU, and the whole cache on the "
+            f"host; from 2 to {len(order) + 1}"
+        )
+    return layers_of(model, order[len(order) + 1 - asked :])
+
+
+def split_layers(n_layers: int, memory_bytes: tuple[int, ...]) -> tuple[int, ...]:
+    """Layers of each GPU where ``--tensor-split`` is not given: in proportion to free memory.
+
+    Layer i of the n + 1, the output last, goes to the first GPU whose running share of the memory
+    exceeds i / (n + 1) (``load_tensors`` in src/llama-model.cpp, 2026). Memory that other programs
+    take is not known here.
+
+    Examples
+    --------
+    >>> split_layers(32, (24, 24)), split_layers(48, (32, 24))
+    ((17, 15), (28, 20))
+    """
+    total, slots = sum(memory_bytes), n_layers + 1
+    shares = [Fraction(sum(memory_bytes[: i + 1]), total) for i in range(len(memory_bytes))]
+    places = [bisect.bisect_right(shares, Fraction(i, slots)) for i in range(n_layers)]
+    return tuple(places.count(gpu) for gpu in range(len(memory_bytes)))
 
 
 def cells(
@@ -187,7 +232,7 @@ def budget(inputs: BudgetInputs) -> MemoryBudget:
     hidden states; the range goes to three times that.
     """
     memory, remarks = memory_term(inputs.hardware)
-    weights, weight_remarks = weight_terms(inputs)
+    weights, weight_remarks = weights_on_gpus(inputs)
     vocab = inputs.model.vocab_size or 0
     buffer = DEFAULT_MICRO_BATCH_TOKENS * 4 * (vocab + 2 * inputs.model.model_dim)
     context, low, high = (int(gib * GIB) for gib in CONTEXT_GIB)
@@ -204,6 +249,37 @@ def budget(inputs: BudgetInputs) -> MemoryBudget:
         stages=stages_of(shared, [(term,) for term in weights]),
         remarks=(*remarks, *weight_remarks, "llama.cpp has no budget: -c must ask for this much"),
     )
+
+
+def weights_on_gpus(inputs: BudgetInputs) -> tuple[tuple[BudgetTerm, ...], tuple[str, ...]]:
+    """One weights term per stage, without the token embeddings: the input layer is the host's.
+
+    A table that is embedding and head is stored twice, and the head's copy is on the GPU
+    (``dev_input`` and ``dev_output`` in src/llama-model.cpp). Where the host's memory is the
+    GPU's, nothing is left out; nor of weights that were given.
+    """
+    terms, remarks = weight_terms(inputs)
+    is_given = inputs.weight_bytes is not None and inputs.stage_weight_bytes is None
+    if is_given or inputs.hardware.unified_memory:
+        return terms, remarks
+    dtype = inputs.weight_dtype or inputs.model.weight_dtype or "bf16"
+
+    def counted(model: ModelSpec) -> tuple[StageWeights, ...]:
+        return weight_bytes_per_gpu(
+            model, parallel=inputs.parallel, weight_dtype=dtype,
+            with_drafts=inputs.settings.draft_layers > 0,
+        ).stages  # fmt: skip
+
+    whole = counted(inputs.model)
+    apart = counted(inputs.model.model_copy(update={"tied_embeddings": False}))
+    kept = [stage.total - stage.embeddings for stage in apart]
+    told = f"{terms[0].provenance}; token embeddings are the host's"
+    return tuple(
+        taken("weights", -(term.n_bytes * held // stage.total), told)
+        if term.low_bytes is None
+        else replace(term, n_bytes=term.n_bytes + stage.total - held)
+        for term, held, stage in zip(terms, kept, whole, strict=True)
+    ), remarks
 
 
 def asked_bytes(model: ModelSpec, settings: EngineSettings, n_sequences: int) -> Fraction:
@@ -267,6 +343,12 @@ def launch(asked: Launch) -> list[str]:
     if settings.draft_layers or settings.draft_tokens:
         raise asked.unsaid("--draft-layers", "-md needs the draft's file")
     word = asked.word("--kv-dtype", settings.kv_dtype, _KV_WORDS)
+    if settings.kv_offload is not None and settings.kv_offload < MIB:
+        raise asked.unsaid("--kv-offload", "--cache-ram is in MiB")
+    layers = asked.parallel.pp_layers
+    split = None  # ratios over the layers and the output, which is the last GPU's
+    if layers is not None:
+        split = ",".join(map(str, (*layers[:-1], layers[-1] + 1)))
     file = asked.model if asked.model.endswith(".gguf") else f"{asked.name}.gguf"
     return ["llama-server", "--model", file, *options({
         "--ctx-size": asked.n_sequences * settings.context_tokens,
@@ -274,8 +356,10 @@ def launch(asked: Launch) -> list[str]:
         "--ubatch-size": min(settings.max_batched_tokens, DEFAULT_MICRO_BATCH_TOKENS),
         "--cache-type-k": word,
         "--cache-type-v": word,
-        "--n-gpu-layers": 999,
+        "--n-gpu-layers": settings.n_gpu_layers or 999,
         "--split-mode": "layer" if asked.parallel.pp_size > 1 else None,
+        "--tensor-split": split,
+        "--cache-ram": None if settings.kv_offload is None else settings.kv_offload // MIB,
     })]  # fmt: skip
 
 
@@ -285,7 +369,13 @@ ENGINE = Engine(
     pool=pool,
     budget=budget,
     sizes=frozenset({"pp_size"}),
-    reads=frozenset({"max_batched_tokens", "max_num_seqs", "no_kv_unified"}),
+    reads=frozenset(
+        {"max_batched_tokens", "max_num_seqs", "no_kv_unified", "n_gpu_layers", "kv_offload"}
+    ),
+    layer_split="--tensor-split",
+    split_layers=split_layers,
+    joins_vendors=True,  # over Vulkan or RPC
+    on_gpus=on_gpus,
     small_kv_dtypes=("q8_0",),
     small_weight_dtype=None,  # its formats (GGUF's) are none of those whose bytes are known here
     log=LOG,

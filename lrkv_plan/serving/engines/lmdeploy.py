@@ -62,6 +62,7 @@ def pool(
         bytes_per_token=Fraction(simplest(per_token)),
         kinds=kinds,
         context_tokens=settings.context_tokens,
+        shared_tokens=settings.shared_prefix_tokens,
     )
 
 
@@ -97,7 +98,7 @@ ENGINE = Engine(
     utilisation=ByVersion(Fraction(8, 10)),
     page_tokens=ByVersion(PAGE_TOKENS),
     sizes=frozenset({"tp_size", "dp_size", "ep_size"}),
-    reads=frozenset({"page_tokens", "max_batched_tokens", "max_num_seqs"}),
+    reads=frozenset({"page_tokens", "max_batched_tokens", "max_num_seqs", "shared_prefix_tokens"}),
     small_kv_dtypes=("int8", "int4"),
     steps_of="vllm",
 )

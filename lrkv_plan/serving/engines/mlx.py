@@ -39,7 +39,8 @@ def pool(
     if dcp_size > 1:
         raise PlacementError("MLX has no decode-context parallelism: leave --dcp-size out")
     grown = replace(settings, page_tokens=GROWTH_TOKENS)
-    return paged.pool(model, budget_bytes, grown, engine=engine, tp_size=tp_size)
+    pool = paged.pool(model, budget_bytes, grown, engine=engine, tp_size=tp_size)
+    return replace(pool, prefix_blocks_of=None)  # a cache of its own for each sequence
 
 
 ENGINE = Engine(

@@ -21,6 +21,7 @@ from lrkv_plan.serving.pool import (
     payload_bytes,
     payload_of,
     rate,
+    sequences_beside,
     waste_of,
 )
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
@@ -60,8 +61,19 @@ def pool(
                      for kind in kinds)  # fmt: skip
         return ceil_div(scaled, scale)
 
+    full = [kind for kind in kinds if kind.keeps == "full"]
+
+    def prefix_blocks_of(tokens: Any) -> Any:
+        whole = tokens // (page * dcp_size) * (page * dcp_size)
+        scaled = sum(
+            (_scaled_bytes(kind, whole, page * dcp_size, dcp_size, 0, scale) for kind in full),
+            0 * tokens,
+        )
+        return scaled // scale
+
     per_sequence = blocks_of(context)
     payload = payload_bytes(kinds, context, encoder) / dcp_size
+    shared = int(prefix_blocks_of(min(settings.shared_prefix_tokens, context - 1)))
     return Pool(
         engine=engine,
         n_blocks=budget_bytes,
@@ -70,12 +82,15 @@ def pool(
         n_groups=1,
         kv_tokens=math.floor(budget_bytes / (page * per_token)) * page * dcp_size,
         max_concurrency=Fraction(budget_bytes, per_sequence),
-        max_sequences=budget_bytes // per_sequence,
+        max_sequences=sequences_beside(shared, budget_bytes, per_sequence),
         bytes_per_token_per_gpu=simplest(rate(kinds)),
         waste_share=waste_of(payload, per_sequence, 1),
         blocks_of=blocks_of,
         payload_of=lambda tokens: payload_of(kinds, tokens, encoder, dcp_size),
-    )
+        prefix_blocks_of=prefix_blocks_of,
+        shared_blocks=shared,
+        prefix_tokens=page * dcp_size,
+    )  # fmt: skip
 
 
 def _scaled_bytes(
@@ -96,6 +111,8 @@ ENGINE = Engine(
     utilisation=ByVersion(Fraction(9, 10)),
     utilisation_doubt="0.9 as engines commonly take",
     page_tokens=ByVersion(DEFAULT_PAGE_TOKENS),
-    reads=frozenset({"page_tokens"}),
+    reads=frozenset({"page_tokens", "shared_prefix_tokens", "kv_offload"}),
+    layer_split="--pp-layers",
+    joins_vendors=True,
     steps_of="vllm",
 )

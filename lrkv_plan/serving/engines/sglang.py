@@ -15,8 +15,10 @@ import math
 import re
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 from lrkv_plan.errors import PlacementError, UsageError, shown
+from lrkv_plan.memory.exact import larger, smaller
 from lrkv_plan.serving.budget import (
     ARITHMETIC,
     BudgetInputs,
@@ -46,6 +48,7 @@ SLOTS_OF_REQUEST = {"no_buffer": 3, "lazy": 4, "extra_buffer": 5}
 _OWN_STRATEGY = ByVersion("no_buffer", {_NEW_SLOTS: "extra_buffer"})
 # Requests that run together where none are stated: 512 x tokens / context, kept between these.
 _FEWEST_RUNNING, _MOST_RUNNING = 2048, 4096
+_RUNNING_PER_CONTEXT = 512
 
 
 def pool(
@@ -88,12 +91,54 @@ def pool(
         kinds=rows,
         context_tokens=settings.context_tokens,
         encoder_tokens=settings.encoder_tokens or 0,
+        shared_tokens=_shared_tokens(settings),
         remarks=tuple(_remarks(kinds, settings)),
     )
+    running = default_running_requests(tokens.kv_tokens, settings.context_tokens)
+    if settings.max_num_seqs is None:
+        n_tokens = tokens.kv_tokens
+        tokens = capped(
+            tokens, running, "most sequences allowed",
+            at=lambda contexts: default_running_requests(n_tokens, contexts),
+        )  # fmt: skip
     slots = settings.max_mamba_cache_size
     if slots is None or len(rows) == len(kinds):
         return tokens
     return capped(tokens, slots // slots_of_request(settings, engine), "state slots")
+
+
+def default_running_requests(n_tokens: int, context_tokens: Any) -> Any:
+    """Requests that run together where ``--max-running-requests`` is not given.
+
+    512 x tokens / context, at least 2,048 and at most 4,096 (python/sglang/srt/model_executor/
+    model_runner.py, ``init_memory_pool``).
+
+    Examples
+    --------
+    >>> default_running_requests(1_000_000, 8192), default_running_requests(1_000_000, 200)
+    (4096, 4096)
+    >>> default_running_requests(20_000, 8192)
+    2048
+    """
+    asked = n_tokens * _RUNNING_PER_CONTEXT // context_tokens
+    return smaller(larger(asked, _FEWEST_RUNNING), _MOST_RUNNING)
+
+
+def _shared_tokens(settings: EngineSettings) -> int | None:
+    """The common prefix; None without the tree that finds it.
+
+    Raises
+    ------
+    PlacementError
+        If a prefix is stated without it.
+    """
+    if not settings.disable_radix_cache:
+        return settings.shared_prefix_tokens
+    if settings.shared_prefix_tokens:
+        raise PlacementError(
+            "--disable-radix-cache: nothing is shared; leave it or --shared-prefix-tokens out"
+        )
+    return None
 
 
 def slots_of_request(settings: EngineSettings, engine: EngineName) -> int:
@@ -254,7 +299,12 @@ def launch(asked: Launch) -> list[str]:
     weights = asked.weight_dtype
     if weights is not None:
         weights = asked.word("--weight-dtype", weights, _WEIGHT_WORDS)
-    return ["python", "-m", "sglang.launch_server", "--model-path", asked.model, *options({
+    split = parallel.pp_layers and ",".join(map(str, parallel.pp_layers))
+    by_stage = ["env", f"SGLANG_PP_LAYER_PARTITION={split}"] if split else []
+    program = [*by_stage, "python", "-m", "sglang.launch_server"]
+    offload = settings.kv_offload  # of one replica; the engine is told each rank's, in 10^9 B
+    each = None if offload is None else offload // (parallel.tp_size * parallel.pp_size)
+    return [*program, "--model-path", asked.model, *options({
         "--tp-size": parallel.tp_size,
         "--pp-size": above_one(parallel.pp_size),
         "--dp-size": above_one(parallel.dp_size),
@@ -265,6 +315,8 @@ def launch(asked: Launch) -> list[str]:
         "--quantization": "fp8" if weights == "fp8" else None,
         "--kv-cache-dtype": asked.word("--kv-dtype", settings.kv_dtype, _KV_WORDS),
         "--page-size": settings.page_tokens,
+        "--enable-hierarchical-cache": offload is not None,
+        "--hicache-size": None if each is None else each // 10**9,
         "--mem-fraction-static": decimal(asked.utilisation),
     })]  # fmt: skip
 
@@ -273,11 +325,15 @@ def _with_states(
     stages: tuple[StageBudget, ...], inputs: BudgetInputs
 ) -> tuple[int | None, tuple[StageBudget, ...]]:
     """The fewest slots of any stage, and the stages with their states taken off."""
-    models = stage_models(inputs.model, inputs.parallel.pp_size)
+    models = stage_models(inputs.model, inputs.parallel)
     sized = [
         (stage, slot_bytes(model, inputs)) for stage, model in zip(stages, models, strict=True)
     ]
-    counts = [state_slots(stage.kv_bytes, slot, inputs) for stage, slot in sized if slot]
+    counts = [
+        state_slots(stage.kv_bytes, slot, inputs)
+        for index, (stage, slot) in enumerate(sized)
+        if slot and inputs.stage in (None, index)
+    ]
     if not counts:
         return None, stages
     slots = min(counts)
@@ -308,8 +364,11 @@ ENGINE = Engine(
             "disable_radix_cache",
             "swa_full_tokens_ratio",
             "mamba_ssm_cache_dtype",
+            "shared_prefix_tokens",
+            "kv_offload",
         }
     ),
+    layer_split="SGLANG_PP_LAYER_PARTITION",
     log=LOG,
     launch=launch,
 )

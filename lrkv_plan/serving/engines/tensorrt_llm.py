@@ -71,6 +71,7 @@ def pool(
         kinds=kinds,
         context_tokens=settings.context_tokens,
         encoder_tokens=settings.encoder_tokens or 0,
+        shared_tokens=settings.shared_prefix_tokens,
         remarks=("windowed layers are counted in full",) if windowed else (),
     )
 
@@ -180,8 +181,8 @@ def launch(asked: Launch) -> list[str]:
     Raises
     ------
     UsageError
-        If there is no word for the cache's format, the weights', data parallelism, pages, a stated
-        pool or drafts: those are keys of its YAML file.
+        If there is no word for the cache's format, the weights', data parallelism, pages, layers of
+        stages, a host tier, a stated pool or drafts: those are keys of its YAML file.
     """
     settings, parallel = asked.settings, asked.parallel
     in_yaml = {
@@ -189,6 +190,8 @@ def launch(asked: Launch) -> list[str]:
         "--page-tokens": settings.page_tokens is not None,
         "--kv-memory": asked.kv_memory_bytes is not None,
         "--weight-dtype": asked.weight_dtype is not None,
+        "--pp-layers": parallel.pp_layers is not None,
+        "--kv-offload": settings.kv_offload is not None,
         "--draft-layers": bool(settings.draft_layers or settings.draft_tokens),
     }
     for option, is_asked in in_yaml.items():
@@ -224,8 +227,11 @@ ENGINE = Engine(
             "max_batched_tokens",
             "max_num_seqs",
             "cross_kv_cache_fraction",
+            "shared_prefix_tokens",
+            "kv_offload",
         }
     ),
+    layer_split="pp_partition of its YAML file",
     log=LOG,
     launch=launch,
 )

@@ -62,6 +62,7 @@ def pool(
         bytes_per_token=per_token,
         kinds=kinds,
         context_tokens=settings.context_tokens,
+        shared_tokens=settings.shared_prefix_tokens,
     )
 
 
@@ -98,7 +99,7 @@ ENGINE = Engine(
     utilisation=ByVersion(Fraction(1)),
     page_tokens=ByVersion(1),
     sizes=frozenset({"tp_size"}),
-    reads=frozenset({"page_tokens", "max_batched_tokens", "max_num_seqs"}),
+    reads=frozenset({"page_tokens", "max_batched_tokens", "max_num_seqs", "shared_prefix_tokens"}),
     small_kv_dtypes=("fp8",),
     steps_of="vllm",
 )

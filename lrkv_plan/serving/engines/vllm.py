@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from lrkv_plan.attention.layout import Sharding
 from lrkv_plan.attention.registry import layout_of
-from lrkv_plan.errors import PlacementError
+from lrkv_plan.errors import PlacementError, UsageError
 from lrkv_plan.formats import STORAGE_FORMATS
 from lrkv_plan.memory.exact import ceil_div, simplest, smaller
 from lrkv_plan.serving.activation import (
@@ -30,6 +30,7 @@ from lrkv_plan.serving.activation import (
     Step,
     activation_peak_bytes,
 )
+from lrkv_plan.serving.adapters import linears, slot_bytes
 from lrkv_plan.serving.budget import (
     ARITHMETIC,
     NON_TORCH_GIB,
@@ -43,7 +44,7 @@ from lrkv_plan.serving.budget import (
     utilisation_term,
     weight_terms,
 )
-from lrkv_plan.serving.engine import ByVersion, Engine
+from lrkv_plan.serving.engine import ByVersion, Engine, stage_models
 from lrkv_plan.serving.launch import Launch, above_one, decimal, options
 from lrkv_plan.serving.log import LogFormat, LogLine
 from lrkv_plan.serving.media import limits_of, profiled_items
@@ -54,6 +55,7 @@ from lrkv_plan.serving.pool import (
     payload_bytes,
     payload_of,
     rate,
+    sequences_beside,
     waste_of,
 )
 from lrkv_plan.specs.deployment import EngineName, EngineSettings, Parallelism
@@ -130,6 +132,9 @@ def pool(
     per_request = blocks_of(context)
     n_groups = sum(g.n_groups for g in groups)
     block_tokens = min(g.block_tokens for g in groups if g.kind.keeps != "state")
+    aligned = math.lcm(*(g.block_tokens * dcp_size for g in groups if g.kind.keeps != "state"))
+    prefix_blocks_of = _prefix_rule(groups, dcp_size, aligned)
+    shared = _shared_blocks(prefix_blocks_of, kinds, settings)
     concurrency = Fraction(n_blocks, per_request)
     counted = n_blocks // n_groups * block_tokens * dcp_size
     if not engine.at_least(0, 9):
@@ -143,15 +148,53 @@ def pool(
         n_groups=n_groups,
         kv_tokens=int(concurrency * context) if engine.at_least(0, 21) else counted,
         max_concurrency=concurrency,
-        max_sequences=n_blocks // per_request,
+        max_sequences=sequences_beside(shared, n_blocks, per_request),
         bytes_per_token_per_gpu=simplest(rate(kinds)),
         waste_share=waste_of(
             payload_bytes(kinds, context, encoder) / dcp_size, per_request, block_bytes
         ),
         blocks_of=blocks_of,
         payload_of=lambda tokens: payload_of(kinds, tokens, encoder, dcp_size),
+        sequences_at=None if shared else lambda contexts: n_blocks // blocks_of(contexts),
         remarks=tuple(_remarks(groups, layers_per_block, page_bytes)),
+        prefix_blocks_of=prefix_blocks_of if _caches_prefixes(kinds, settings) else None,
+        prefix_tokens=aligned,
+        shared_blocks=shared,
     )
+
+
+def _caches_prefixes(kinds: Sequence[LayerKind], settings: EngineSettings) -> bool:
+    """Prefixes are cached by default, with recurrent layers only where that is asked for."""
+    return settings.prefix_cache or not any(kind.keeps == "state" for kind in kinds)
+
+
+def _prefix_rule(groups: Sequence[Group], dcp_size: int, aligned: int) -> Callable[[Any], Any]:
+    """Blocks that a common prefix fills in layers that keep everything.
+
+    A hit is a multiple of every group's block (``HybridKVCacheCoordinator`` in
+    vllm/v1/core/kv_cache_coordinator.py); windows and states are each sequence's own.
+    """
+    full = [(g.n_groups, g.block_tokens * dcp_size) for g in groups if g.kind.keeps == "full"]
+
+    def prefix_blocks_of(tokens: Any) -> Any:
+        whole = tokens // aligned * aligned
+        return sum((n * (whole // block) for n, block in full), 0 * tokens)
+
+    return prefix_blocks_of
+
+
+def _shared_blocks(
+    prefix_blocks_of: Callable[[Any], Any], kinds: Sequence[LayerKind], settings: EngineSettings
+) -> int:
+    """Blocks of the stated prefix, without the last token of a prompt, which is computed anew."""
+    if not settings.shared_prefix_tokens:
+        return 0
+    if not _caches_prefixes(kinds, settings):
+        raise PlacementError(
+            "vLLM caches no prefix of a model with recurrent layers unless told to: add "
+            "--prefix-cache, or leave --shared-prefix-tokens out"
+        )
+    return int(prefix_blocks_of(min(settings.shared_prefix_tokens, settings.context_tokens - 1)))
 
 
 def _all_full(kind: LayerKind) -> LayerKind:
@@ -342,18 +385,69 @@ def budget_of_step(
     if inputs.engine.at_least(0, 21):
         shared.append(_placed("CUDA graphs", GRAPHS_GIB, inputs))
     last = len(weights) - 1
+    slots = adapter_terms(inputs) or ((),) * len(weights)
     return MemoryBudget(
         engine=inputs.engine,
         utilisation=inputs.utilisation,
         stages=stages_of(
             shared,
             [
-                (term, _with_encoder(activation(inputs, step, index == last), inputs, step))
+                (
+                    term,
+                    *slots[index],
+                    _with_encoder(activation(inputs, step, index == last), inputs, step),
+                )
                 for index, term in enumerate(weights)
             ],
         ),
         remarks=(*remarks, *weight_remarks, *_budget_remarks(inputs, step)),
     )
+
+
+# --max-lora-rank takes no other (vllm/config/lora.py).
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+DEFAULT_LORA_RANK = 16
+_EXPERT_ADAPTERS = (0, 11, 1)  # FusedMoE layers are wrapped from there on (pull request 21229)
+
+
+def adapter_terms(inputs: BudgetInputs) -> tuple[tuple[BudgetTerm, ...], ...]:
+    """Slots for adapters on one GPU of each stage; none where none are asked for.
+
+    max_loras x rank x (inputs + outputs) of every linear layer of the language model, in the
+    model's 16 bits (vllm/lora/model_manager.py wraps all that a model has, whichever an adapter
+    changes). Embedding and head have slots in some model classes only: whole vocabularies on every
+    GPU, counted at the high end.
+
+    Raises
+    ------
+    UsageError
+        If vLLM takes no such rank.
+    """
+    settings, parallel = inputs.settings, inputs.parallel
+    if not settings.max_loras:
+        return ()
+    rank = settings.max_lora_rank or DEFAULT_LORA_RANK
+    if rank not in LORA_RANKS:
+        raise UsageError(
+            f"--max-lora-rank {rank}: vLLM makes slots of rank {', '.join(map(str, LORA_RANKS))}"
+        )
+    scalar = inputs.activation_scalar_bytes
+    table = rank * scalar * ((inputs.model.vocab_size or 0) + inputs.model.model_dim)
+    stages = stage_models(inputs.model, parallel)
+    terms = []
+    for index, stage in enumerate(stages):
+        found = list(
+            linears(stage, parallel, with_experts=inputs.engine.at_least(*_EXPERT_ADAPTERS))
+        )
+        low, each, high = (
+            slot_bytes(found, rank=rank, scalar_bytes=scalar, end=end)
+            for end in ("low", "", "high")
+        )
+        ends = (index == 0) + (index == len(stages) - 1)
+        low, each, high = (settings.max_loras * n for n in (low, each, high + ends * table))
+        why = f"{settings.max_loras} slots of rank {rank}, high with embedding and head"
+        terms.append((taken("LoRA slots", each, assumed(low, high, why), low, high),))
+    return tuple(terms)
 
 
 def _with_encoder(language: BudgetTerm, inputs: BudgetInputs, step: Step) -> BudgetTerm:
@@ -493,9 +587,10 @@ def mxfp4_padding_bytes(inputs: BudgetInputs) -> int:
         block = group.feed_forward
         if isinstance(block, ExpertFeedForward):
             width = block.hidden_dim // parallel.expert_slices
-            padded = _up(width, 128) * _up(model.model_dim, 256)
+            dim = block.expert_dim(model.model_dim)
+            padded = _up(width, 128) * _up(dim, 256)
             n_matrices = (3 if block.gated else 2) * -(-block.n_experts // parallel.ep_size)
-            extra += group.count * n_matrices * (padded - width * model.model_dim)
+            extra += group.count * n_matrices * (padded - width * dim)
     return int(extra * bits / 8) // parallel.pp_size
 
 
@@ -609,7 +704,12 @@ def launch(asked: Launch) -> list[str]:
         raise asked.unsaid("--kv-memory", "--kv-cache-memory-bytes came with 0.11")
     if settings.draft_layers or settings.draft_tokens:
         raise asked.unsaid("--draft-layers", "--speculative-config needs the draft's name")
-    return ["vllm", "serve", asked.model, *options({
+    split = parallel.pp_layers and ",".join(map(str, parallel.pp_layers))
+    offload = settings.kv_offload
+    if offload is not None and not asked.engine.at_least(0, 12):
+        raise asked.unsaid("--kv-offload", "--kv-offloading-size came with 0.12")
+    by_stage = ["env", f"VLLM_PP_LAYER_PARTITION={split}"] if split else []
+    return [*by_stage, "vllm", "serve", asked.model, *options({
         "--tensor-parallel-size": parallel.tp_size,
         "--pipeline-parallel-size": above_one(parallel.pp_size),
         "--data-parallel-size": above_one(parallel.dp_size),
@@ -623,6 +723,10 @@ def launch(asked: Launch) -> list[str]:
         "--kv-cache-dtype": asked.word("--kv-dtype", settings.kv_dtype, _KV_WORDS),
         "--block-size": settings.page_tokens,
         "--enable-prefix-caching": settings.prefix_cache,
+        "--enable-lora": settings.max_loras > 0,
+        "--max-loras": settings.max_loras or None,
+        "--max-lora-rank": settings.max_lora_rank,
+        "--kv-offloading-size": None if offload is None else f"{offload / GIB:g}",
         "--gpu-memory-utilization": None if asked.kv_memory_bytes else decimal(asked.utilisation),
         "--kv-cache-memory-bytes": asked.kv_memory_bytes,
     })]  # fmt: skip
@@ -647,8 +751,13 @@ ENGINE = Engine(
             "max_num_seqs",
             "mamba_ssm_cache_dtype",
             "limit_mm_per_prompt",
+            "shared_prefix_tokens",
+            "max_loras",
+            "max_lora_rank",
+            "kv_offload",
         }
     ),
+    layer_split="VLLM_PP_LAYER_PARTITION",
     log=LOG,
     launch=launch,
 )

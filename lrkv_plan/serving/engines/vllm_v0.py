@@ -162,5 +162,6 @@ ENGINE = Engine(
     sizes=frozenset({"tp_size", "pp_size"}),
     reads=frozenset({"page_tokens", "max_batched_tokens", "max_num_seqs"}),
     log=LOG,
+    layer_split="VLLM_PP_LAYER_PARTITION",
     launch=launch,
 )
