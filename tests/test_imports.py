@@ -67,7 +67,7 @@ def test_no_import_runs_back(path: Path) -> None:
 
 
 # What answers questions; a page, a picture and its series are made of answers alone.
-CALCULATORS = {"memory", "latency", "serving", "auditing", "checkpoint", "calibration"}
+CALCULATORS = {"memory", "latency", "serving", "sweeping", "auditing", "checkpoint", "calibration"}
 OF_ANSWERS = [
     path for path in FILES
     if path.relative_to(PACKAGE).parts[0] == "pages" or path.parent.name == "series"
