@@ -15,6 +15,7 @@ from lrkv_plan.questions.exploring import explored
 from lrkv_plan.questions.gpus import without_count
 from lrkv_plan.report.document import Document, Highlight, Part, Section, joined
 from lrkv_plan.report.explorer import OWN_ROLE, SliderGrid, slider_grid
+from lrkv_plan.report.screen import short_percent
 from lrkv_plan.report.tables import count, percent
 from lrkv_plan.report.views.time import milliseconds, step_parts_table
 
@@ -311,7 +312,20 @@ def crossover_parts(place: Place) -> tuple[Part, ...]:
         "plot crossover-map", attention=pair, over="batch_size", **place.several_tokens,
         context_tokens=list(_MAP_CONTEXTS), tp_size=place.tp_size,
     )  # fmt: skip
-    return (*tables, part_of(*drawn, [picture]))
+    return (*map(_with_firmness, tables), part_of(*drawn, [picture]))
+
+
+def _with_firmness(part: Part) -> Part:
+    """The part with how firmly the faster design is ahead at its end, where that is known."""
+    rows = () if part.table is None else part.table.also.get("sensitivity", ())
+    if not rows:
+        return part
+    last = rows[-1]
+    told = (
+        f"At the end {last['faster']} stays ahead in {short_percent(last['ahead_share'])} of "
+        f"{last['n_draws']:,} draws of the kernels' bands."
+    )
+    return replace(part, lead=" ".join(filter(None, (part.lead, told))))
 
 
 def _pair(place: Place) -> list[str] | None:
