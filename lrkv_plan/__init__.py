@@ -14,7 +14,9 @@ _QUESTIONS = {
     "cache": "sizes", "rank": "sizes", "params": "sizes", "shard": "sizes",
     "capacity": "serving", "plan": "serving",
     "step_time": "times", "crossover": "times", "roofline": "times",
+    "best": "best", "sweep": "sweeps",
     "audit": "checks", "inspect": "checks",
+    "designs": "comparing", "explore": "exploring", "ranks": "ranks", "faster_map": "maps",
 }  # fmt: skip
 _HOMES = {
     "load_model": "lrkv_plan.loader",

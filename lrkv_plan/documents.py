@@ -85,7 +85,11 @@ def read_text(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> str:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises ``SpecError`` naming file, line and problem."""
-    text = read_text(path)
+    return parse_yaml(read_text(path), path)
+
+
+def parse_yaml(text: str, path: Path) -> dict[str, Any]:
+    """The mapping in the text of a YAML file. Raises as ``read_yaml``."""
     try:
         _check_size(path, text)
         value = yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a safe loader)

@@ -8,7 +8,6 @@ weights do not change the cache; repacking and padding for a kernel belong to an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -72,16 +71,19 @@ class StorageFormat:
         >>> STORAGE_FORMATS["q8_0"].row_bytes(128)
         Fraction(136, 1)
         """
+        return Fraction(self.row_bits(width), 8)
+
+    def row_bits(self, width: int) -> int:
+        """Bits of one row of ``width`` scalars, scales included. [bits]"""
         if width == 0:
-            return Fraction(0)
+            return 0
         group_size = self.group_size or width
         n_groups = -(-width // group_size)
         stored_scalars = n_groups * group_size if self.whole_groups else width
-        scalar_bits = stored_scalars * self.bits_per_scalar
-        row = Fraction(scalar_bits + n_groups * self.scale_bits + self.spare_bits, 8)
+        row = stored_scalars * self.bits_per_scalar + n_groups * self.scale_bits + self.spare_bits
         if self.whole_bytes:
-            row = Fraction(math.ceil(row))
-        return row if self.evens is None else row + (row + self.evens.row_bytes(width)) % 2
+            row += -row % 8
+        return row if self.evens is None else row + (row + self.evens.row_bits(width)) % 16
 
     @property
     def bits_per_scalar_in_full_groups(self) -> Fraction | None:
@@ -179,12 +181,19 @@ _DS_MLA_LATENT = StorageFormat(
 )  # fmt: skip
 # The place of 64 rotary bf16 scalars stays empty in a model without them: GLM-5.3-Flash, 656 bytes.
 _DS_MLA_ALONE = replace(_DS_MLA_LATENT, spare_bits=64 * 16)
+# DeepSeek-V4: 448 scalars with 7 one-byte scales, one for 64, and a byte of padding (vLLM).
+_DS_SHARED_ROW = StorageFormat(
+    name="fp8 with one byte of scale per 64 scalars", bits_per_scalar=8, scale_bits=8,
+    group_size=64, spare_bits=8, source="vLLM, models/deepseek_v4",
+)  # fmt: skip
 _FP8_DS_MLA = StorageFormat(
     name="fp8_ds_mla", bits_per_scalar=8,
     by_tensor={
         "latent": _DS_MLA_LATENT, "rope_key": _BY_NAME["bf16"], "latent_alone": _DS_MLA_ALONE,
+        "key_value": _DS_SHARED_ROW,
     },
-    source="656 bytes per token of MLA 512+64: 512 fp8, 16 of scales, 64 bf16 (vLLM fp8_ds_mla)",
+    source="656 bytes per token of MLA 512+64: 512 fp8, 16 of scales, 64 bf16 (vLLM fp8_ds_mla); "
+    "584 a row of DeepSeek-V4: 448 fp8, 8 of scales, 64 bf16",
 )  # fmt: skip
 
 
@@ -268,8 +277,8 @@ def _apart(text: str) -> StorageFormat:
     )
 
 
-LINEAR_PARTS = frozenset({"attention", "feed_forward", "experts", "shared_experts"})
-MLP_PARTS = LINEAR_PARTS - {"attention"}
+LINEAR_PARTS = frozenset({"attention", "mixers", "feed_forward", "experts", "shared_experts"})
+MLP_PARTS = LINEAR_PARTS - {"attention", "mixers"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,8 +369,9 @@ _WEIGHT_FORMATS = (
     ),
     WeightFormat(
         name="nvfp4", operand="nvfp4", bits_per_scalar=4, scale_bits=8, block_rows=16,
-        quantised_parts=LINEAR_PARTS,
-        source="e2m1 with one e4m3 scale per 16 scalars (NVIDIA ModelOpt NVFP4)",
+        quantised_parts=LINEAR_PARTS - {"mixers"},
+        source="e2m1 with one e4m3 scale per 16 scalars; recurrent mixers stay in 16 bit, as "
+        "RedHatAI's Qwen3.6 checkpoints keep them (ollama/ollama#15866); NVIDIA's keep them in fp8",
     ),
     WeightFormat(
         name="mxfp4", operand="mxfp4", bits_per_scalar=4, scale_bits=8, block_rows=32,

@@ -74,9 +74,9 @@ def _mixed(base: str, more: str, layers: Fraction, head: str = "q6_k") -> Mappin
     def part(share: Fraction) -> Shares:
         return ((_ALL - share * layers, base), (share * layers, more))
 
-    block = part(_DOWN)
+    block, inputs = part(_DOWN), part(_VALUES)
     return {
-        "attention": part(_VALUES), "feed_forward": block, "experts": block,
+        "attention": inputs, "mixers": inputs, "feed_forward": block, "experts": block,
         "shared_experts": block, "embedding": ((_ALL, base),), "head": ((_ALL, head),),
     }  # fmt: skip
 

@@ -11,10 +11,11 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.documents import read_json, read_yaml
+from lrkv_plan.documents import parse_yaml, read_json, read_text, read_yaml
 from lrkv_plan.errors import SpecError, nearest_names, shown
 from lrkv_plan.files import as_path, names_in, start_of_regular
 from lrkv_plan.gguf.files import is_gguf
@@ -168,22 +169,54 @@ def _profiles(spec_dir: str | Path | None) -> list[Path]:
 
 
 def find_hardware(
-    argument: str | Path, *, spec_dir: str | Path | None = None
+    argument: str | Path, *, spec_dir: str | Path | None = None, has_hints: bool = True
 ) -> tuple[HardwareProfile, Path]:
-    """``load_hardware`` and the file that it was read from."""
-    from lrkv_plan.specs.hardware import HardwareProfile
+    """``load_hardware`` and the file that it was read from.
 
+    Without ``has_hints`` the error does not say which aliases are near, for which all profiles are
+    read.
+    """
     path = _as_path(argument, HARDWARE_FOLDER, spec_dir)
     path = path or _named(str(argument), HARDWARE_FOLDER, spec_dir)
     if path is not None:
-        return validate(HardwareProfile, read_yaml(path), path), path
-    wanted, aliases = str(argument).lower(), set()
+        return _profile(path), path
+    wanted = str(argument).lower()
     for candidate in _profiles(spec_dir):
-        profile = validate(HardwareProfile, read_yaml(candidate), candidate)
-        if wanted in profile.aliases:
+        if _may_be_called(candidate, wanted) and wanted in (profile := _profile(candidate)).aliases:
             return profile, candidate
-        aliases |= set(profile.aliases)
+    found = _profiles(spec_dir) if has_hints else []
+    aliases = {alias for candidate in found for alias in _profile(candidate).aliases}
     raise _unknown(str(argument), HARDWARE_FOLDER, spec_dir, aliases)
+
+
+def _may_be_called(path: Path, wanted: str) -> bool:
+    """Whether a profile may have that alias: its letters are there, or it may be written otherwise.
+
+    YAML has escapes, and lines that go on; a file with a backslash is read.
+    """
+    start = start_of_regular(path, _START_BYTES)
+    is_whole = len(start) < _START_BYTES
+    return not is_whole or b"\\" in start or wanted.encode(errors="replace") in start.lower()
+
+
+def _profile(path: Path) -> HardwareProfile:
+    """The profile in a file. Raises ``SpecError``."""
+    from lrkv_plan.attention.registry import kernel_names
+
+    made = _read_profile(path, read_text(path), kernel_names())
+    return made.model_copy(update={"peak_flops_per_s": dict(made.peak_flops_per_s)})
+
+
+@lru_cache(maxsize=128)
+def _read_profile(path: Path, text: str, kernels: tuple[str, ...]) -> HardwareProfile:
+    """A profile of that text, made once: most of it is tables of constants.
+
+    ``kernels`` are the names that it may hold; a plug-in adds some.
+    """
+    from lrkv_plan.specs.hardware import HardwareProfile
+
+    del kernels
+    return validate(HardwareProfile, parse_yaml(text, path), path)
 
 
 def shipped_files(folder: str, spec_dir: str | Path | None = None) -> list[Path]:

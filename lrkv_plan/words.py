@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -51,6 +51,60 @@ def tokens(name: str, value: Any) -> int:
 def token_counts(name: str, value: Any) -> list[int]:
     """Tokens: ``"2048,8k"`` or ``[2048, "8k"]``. Raises ``ArgumentError``."""
     return _each(name, value, units.parse_tokens)
+
+
+MOST_IN_A_SPAN = 100_000
+_SPAN = re.compile(r"\s*([^.:*\s]+)\s*\.\.\s*([^.:*\s]+)\s*(?::\s*(\*?)\s*([^.:*\s]+)\s*)?")
+
+
+def spans(name: str, value: Any, parse: Callable[[str], int]) -> list[int]:
+    """Whole numbers, one by one or as spans: ``"1..8"``, ``"1k..32k:1k"``, ``"1..64:*2"``, lists.
+
+    Parameters
+    ----------
+    parse : text of one number to its value: ``units.parse_tokens``.
+
+    Raises
+    ------
+    ArgumentError
+        If one cannot be read or stands twice, or there are more than 100,000.
+
+    Examples
+    --------
+    >>> spans("tp_size", "1..8:*2", int), spans("batch_size", [1, "16..64:16"], int)
+    ([1, 2, 4, 8], [1, 16, 32, 48, 64])
+    """
+    several = (
+        list(value) if isinstance(value, list | tuple | range) else _text(name, value).split(",")
+    )
+    if _may_be_one_number(value if isinstance(value, str) else ""):
+        return _each(name, value, parse)  # which says so
+    found: list[int] = []
+    for one in several:
+        text = _text(name, one).strip()
+        match = _SPAN.fullmatch(text)
+        found += [_one(name, text, parse)] if match is None else _span(name, text, match, parse)
+        if not 1 <= len(found) <= MOST_IN_A_SPAN:
+            raise ArgumentError(name, f" {shown(value)}: from 1 to {MOST_IN_A_SPAN:,} values")
+    if len(set(found)) < len(found):
+        raise ArgumentError(name, f" {shown(value)}: a value stands twice")
+    return found
+
+
+def _span(name: str, text: str, match: re.Match[str], parse: Callable[[str], int]) -> Sequence[int]:
+    first, last = (_one(name, end, parse) for end in match.group(1, 2))
+    step = 1 if match[4] is None else _one(name, match[4], parse)
+    if last < first or (match[3] and step < 2):
+        raise ArgumentError(
+            name, f" {shown(text)}: is no span; write 1..8, 1..8:2 (steps) or 1..8:*2 (doubling)"
+        )
+    if not match[3]:
+        several = range(first, last + 1, step)
+        return several if len(several) <= MOST_IN_A_SPAN else several[: MOST_IN_A_SPAN + 1]
+    found = [first]
+    while found[-1] * step <= last:
+        found.append(found[-1] * step)
+    return found
 
 
 def number(name: str, value: Any, *, least: float = 0.0, most: float = 1e9) -> float:

@@ -1,4 +1,4 @@
-"""Pages that the documentation site makes when it is built: every command, every public name.
+"""Pages that the documentation site makes when it is built: commands, public names, the notebook.
 
 mkdocs loads this file as a hook (mkdocs.yml). A command's page is its whole help and, where that
 needs no file of yours and no measuring, what its example prints or draws today. A public name's
@@ -8,7 +8,9 @@ anything that a browser would fetch from elsewhere; there is nothing.
 
 from __future__ import annotations
 
+import base64
 import importlib
+import json
 import os
 import re
 import shlex
@@ -142,6 +144,31 @@ def api_page() -> str:
     return "\n".join(lines)
 
 
+NOTEBOOK = Path("docs/config-to-frontier.ipynb")
+
+
+def notebook_page(path: Path = NOTEBOOK) -> tuple[str, dict[str, bytes]]:
+    """A notebook as a page: its texts, its cells with what they gave, and its pictures by name."""
+    lines: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            lines += [source, ""]
+            continue
+        lines += ["```python", source, "```", ""]
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            text = "".join(output.get("text") or data.get("text/plain") or ())
+            if "image/png" in data:
+                name = f"config-to-frontier-{len(pictures) + 1}.png"
+                pictures[name] = base64.b64decode(data["image/png"])
+                lines += [f"![{text.strip('<>')}]({name})", ""]
+            else:
+                lines += ["```text", text.rstrip(), "```", ""]
+    return "\n".join(lines), pictures
+
+
 def on_config(config: Any) -> Any:
     """Put a page per command into the navigation."""
     pages = [{command.name: command.page} for command in commands()]
@@ -164,6 +191,8 @@ def on_files(files: Any, config: Any) -> Any:
         page = command.page.removeprefix("commands/")
         rows.append(f"| [`lrkv-plan {command.name}`]({page}) | {command.summary} |")
     made["commands/index.md"] = "\n".join(rows)
+    text, pictures = notebook_page()
+    made |= {"config-to-frontier.md": text, **pictures}
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     return files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 from collections.abc import Iterator
@@ -15,10 +16,11 @@ from hypothesis import settings
 
 import lrkv_plan
 from lrkv_plan.specs.model import ModelSpec
+from tests.drawing import drawn
 
 # The same cases on every run; HYPOTHESIS_SEARCH=1 draws new ones. No deadline: other processes
 # may take the time.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=drawn(100))
 settings.register_profile("search", deadline=None)
 settings.load_profile("search" if os.environ.get("HYPOTHESIS_SEARCH") else "repeatable")
 
@@ -106,8 +108,14 @@ def hostile_report(hostile_spec: Path, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture(scope="session")
 def whole_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the reference report on a real model."""
-    folder = tmp_path_factory.mktemp("r") / "llama-3.1-8b-on-h200"
-    return written_report(folder, "llama-3.1-8b", "h200")
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "llama-3.1-8b-on-h200"
+    # The first process that wants it writes it, the others wait and read it.
+    with (shared / "report.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return folder if folder.exists() else written_report(folder, "llama-3.1-8b", "h200")
 
 
 def written_report(folder: Path, model: str, gpu: str) -> Path:

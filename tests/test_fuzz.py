@@ -14,6 +14,7 @@ import pytest
 import typer
 
 pytest.importorskip("scipy")
+pytest.importorskip("pyarrow")
 
 from benchmarks.fuzz import search
 from benchmarks.fuzzing.damage import damaged_document

@@ -29,6 +29,20 @@ ASKED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         (LLAMA,),
         {"gpu": H100, "context_tokens": "16k", "n_gpus": 2, "tpot_ms": 30.5, "launch": True},
     ),
+    "best": (
+        (LLAMA,),
+        {"users": 40, "gpu": ["h200", "t4"], "context_tokens": "16k", "tpot_ms": 40.5},
+    ),
+    "sweep": (
+        (LLAMA,),
+        {
+            "gpus": [H100, "h200"],
+            "designs": "own;lrkv:16..32:16",
+            "batch_size": "1, full",
+            "where": "users >= 2",
+            "kv_dtype": ["bf16", "fp8"],
+        },
+    ),
     "step-time": ((LLAMA,), {"gpu": H100, "attention": TWO, "batch_size": 32}),
     "crossover": (
         (LLAMA,),

@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.fuzzing.binary import from_parquet, small_gguf, to_gguf, to_parquet
 from benchmarks.fuzzing.damage import damaged_bytes, damaged_document, damaged_source
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -156,6 +157,8 @@ _FORMATS: dict[
     ".jsonl": (_from_lines, _to_lines),
     ".txt": (lambda content: content.decode().splitlines(), lambda d, _: _lines_of_text(d)),
     ".safetensors": (_from_safetensors, _to_safetensors),
+    ".parquet": (from_parquet, to_parquet),
+    ".gguf": (lambda _: small_gguf(), to_gguf),  # the one that is drawn
     ".gz": (
         lambda content: _from_csv(gzip.decompress(content)),
         lambda document, chance: gzip.compress(_to_csv(document, chance), 1, mtime=0),

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from benchmarks.fuzzing.binary import small_gguf, to_gguf, to_parquet
 from benchmarks.fuzzing.files import Content, Special, damaged_file
 from benchmarks.fuzzing.options import damaged_command, is_contained
 from lrkv_plan.loader import HARDWARE_FOLDER, MODEL_FOLDER, shipped_files
@@ -121,6 +122,21 @@ def _claims(chance: random.Random) -> dict[str, bytes]:
 def _trace(chance: random.Random) -> dict[str, bytes]:
     text = chance.choice((AZURE_2023, AZURE_2024, BURST_2, BURST_8))
     return {"t.csv": text.encode(), "t.jsonl": MOONCAKE.encode()}
+
+
+def _traces(chance: random.Random) -> dict[str, bytes]:
+    """A trace in columns, one packed, and a folder of both."""
+    rows = [json.loads(line) for line in MOONCAKE.splitlines()]
+    keys = ("timestamp", "input_length", "output_length")
+    columns = to_parquet({key: [row[key] for row in rows] for key in keys})
+    text = chance.choice((AZURE_2023, AZURE_2024, BURST_2, BURST_8)).encode()
+    packed = gzip.compress(text, mtime=0)
+    return {
+        "t.parquet": columns,
+        "t.csv.gz": packed,
+        "days/1.parquet": columns,
+        "days/2.csv.gz": packed,
+    }
 
 
 def _lengths(chance: random.Random) -> dict[str, bytes]:
@@ -265,6 +281,21 @@ SOURCES = {
     "trace": Source(
         5, _trace,
         [f"capacity {LLAMA} --gpu h200 --trace {name}" for name in ("t.csv", "t.jsonl")],
+    ),
+    "traces in columns": Source(
+        5, _traces,
+        [
+            *(f"capacity {LLAMA} --gpu h200 --trace {name}"
+              for name in ("t.parquet", "t.csv.gz", "days", "days/*.parquet")),
+            f"capacity {LLAMA} --gpu h200 --lengths t.parquet --column input_length",
+        ],
+    ),
+    "gguf": Source(
+        6, lambda _: {"m.gguf": to_gguf(small_gguf())},
+        [
+            "cache m.gguf", "models show m.gguf", "models import m.gguf", "params m.gguf",
+            "capacity m.gguf --gpu rtx-3090 --engine llama_cpp", "plan m.gguf --gpu h100-sxm",
+        ],
     ),
     "lengths": Source(
         4, _lengths,

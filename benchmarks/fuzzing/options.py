@@ -21,6 +21,8 @@ BASES = {
     "plan": "llama-3.1-8b --gpu h100-sxm", "rank": "llama-3.1-8b --budget 50%",
     "cache": "llama-3.1-8b", "params": "llama-3.1-8b", "shard": "llama-3.1-8b",
     "capacity": "llama-3.1-8b --gpu h200",
+    "best": "llama-3.1-8b --users 8 --gpu h200,t4",
+    "sweep": "llama-3.1-8b --gpus h200,t4 --batch-size 1,8,full",
     "crossover": "llama-3.1-8b --gpu h200 --attention lrkv:16 --attention mqa",
     "roofline": "llama-3.1-8b --gpu h200", "step-time": "llama-3.1-8b --gpu h200",
     "validate": "llama-3.1-8b --gpu cpu --device cpu",
@@ -53,7 +55,8 @@ VALUES = (
     "mla:512+64", "lrkv:55", "lrkv:55,groups=2", "lrkv:16,position=rope_expand", "bf16", "fp8",
     "int4", "q8_0", "h100-sxm", "l4", "cpu", "cuda:1", "auto", "vllm", "sglang", "llama.cpp",
     "tensorrt-llm", "rope_expand", "rms_cached", "none", "all", "p50=1k,p90=8k", "context_tokens",
-    "batch_size", "json", "csv", "markdown", "table", "single", "double", "tokens", "0-1",
+    "batch_size", "1..8:*2", "own;lrkv:8..24:8", "users >= 2", "pareto", "users up", "json", "csv",
+    "markdown", "table", "single", "double", "tokens", "0-1",
     "mismatch", "2.5B", "1xh200+1xl4", "2xh200+2xh100-sxm", "16,16",
 )  # fmt: skip
 FILES = (
@@ -66,7 +69,7 @@ OUTPUTS = (
     "pipe", "null", "loop", "", " ", ".", "..", "-", "--", "/proc/none/x", "~nosuch/x", "a\nb",
     "\x1b[31m", "caf\xe9", "\ud800", "no\0ne", "x" * 400, "page", "new",
 )  # fmt: skip
-_WRITES = ("-o", "--output", "--plan-file", "--plot", "--write-budget")
+_WRITES = ("-o", "--output", "--plan-file", "--plot", "--write-budget", "--out")
 _SLOW = ("--all",)  # makes every reference report
 
 

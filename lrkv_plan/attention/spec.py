@@ -19,7 +19,11 @@ from lrkv_plan.schema import Flag, Frozen, HeadCount, explain
 
 
 class Backbone(NamedTuple):
-    """What stays when the attention design of a layer is swapped."""
+    """What stays when the attention design of a layer is swapped.
+
+    ``head_dim`` is a key's width beside the ``rope_dim`` scalars that all heads share, if any;
+    ``key_dim`` is the whole key of one head where that is another width.
+    """
 
     n_heads: int
     head_dim: int
@@ -30,6 +34,12 @@ class Backbone(NamedTuple):
     qk_norm: bool = False
     output_gate: bool = False
     wide_qk_norm: bool = False
+    key_dim: int | None = None
+
+    @property
+    def whole_key_dim(self) -> int:
+        """What a design whose heads share no rotary part caches as a key. [scalars]"""
+        return self.head_dim if self.key_dim is None else self.key_dim
 
 
 class AttentionSpec(Frozen):
@@ -44,7 +54,10 @@ class AttentionSpec(Frozen):
     text_argument: ClassVar[str | None] = None
     text_aliases: ClassVar[Mapping[str, str]] = {}
     # Fields that come from the backbone; the others are the design's own.
-    backbone_fields: ClassVar[frozenset[str]] = frozenset(Backbone._fields) - {"rope_dim"}
+    backbone_fields: ClassVar[frozenset[str]] = frozenset(Backbone._fields) - {
+        "rope_dim",
+        "key_dim",
+    }
     # What can be varied, in the family's word, and the fields that take it; None and none where
     # nothing can.
     size_name: ClassVar[str | None] = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations, product
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -230,6 +230,21 @@ def _group_sizes(asked: Asked) -> Iterator[Change]:
         yield Change(name=f"{groups} as group size", about="groups", fields=fields)
 
 
+def _cached_forms(asked: Asked) -> Iterator[Change]:
+    """The other rows that engines keep of the same design, where its family knows several."""
+    text = str(getattr(asked.inputs, "attention", None) or "")
+    try:
+        form = spec_class(text.partition(":")[0].lower()).model_fields.get("cached_form")
+    except PlanError:
+        return
+    if form is None or "cached_form" in text:
+        return
+    for one in get_args(form.annotation):
+        if one != form.default:
+            fields = {"attention": f"{text},cached_form={one}"}
+            yield Change(name=f"cached_form={one}", about="cached_form", fields=fields)
+
+
 def _placement(asked: Asked) -> Iterator[Change]:
     gpus = getattr(asked.inputs, "tp_size", 1)
     if gpus > 1:
@@ -317,8 +332,8 @@ def _alignments(asked: Asked) -> Iterator[Change]:
 
 
 NEIGHBOURS: tuple[Callable[[Asked], Iterator[Change]], ...] = (
-    _units, _doubled, _thousands, _ranks, _rows, _group_sizes, _placement, _batches, _centring,
-    _alignments, _other_base, _factors, _formats, _shares,
+    _units, _doubled, _thousands, _ranks, _rows, _group_sizes, _cached_forms, _placement, _batches,
+    _centring, _alignments, _other_base, _factors, _formats, _shares,
 )  # fmt: skip
 
 

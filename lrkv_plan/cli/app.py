@@ -25,6 +25,8 @@ COMMANDS = {
     "params": "Key/value weights and the whole model's, per design.",
     "shard": "Cache per GPU, in all, and how much of it is repeated.",
     "capacity": "Tokens and sequences that fit, per design, size and context.",
+    "best": "The cheapest way to serve so many users: GPUs, layout, formats.",
+    "sweep": "A grid of designs, GPUs, layouts and loads, and the best of it.",
     "crossover": "Where one design becomes faster than another, with its band.",
     "step-time": "One decode step per design: time, band, and its parts.",
     "roofline": "Arithmetic intensity, ridge and bound, per decode path.",

@@ -303,7 +303,7 @@ def capacity(
         typer.Option(
             "--lengths",
             metavar="FILE",
-            help="Uneven lengths: one a line, or CSV with --column.",
+            help="Uneven lengths: one a line, or CSV or Parquet with --column. Also .gz.",
             rich_help_panel=LENGTHS,
         ),
     ] = None,
@@ -318,7 +318,8 @@ def capacity(
         typer.Option(
             "--trace",
             metavar="FILE",
-            help="A request trace: Azure 2023/2024, Mooncake, BurstGPT.",
+            help="A request trace: Azure 2023/2024, Mooncake, BurstGPT. CSV, JSONL, Parquet, .gz, "
+            "or a folder of them.",
             rich_help_panel=LENGTHS,
         ),
     ] = None,

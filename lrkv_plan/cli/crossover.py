@@ -12,11 +12,11 @@ from lrkv_plan.cli.options import (
     DpSizeOption,
     EngineOption,
     EpSizeOption,
-    KvDtypeOption,
-    ModelArgument,
+    KvDtypesOption,
+    ModelsArgument,
     PpSizeOption,
     QueryOption,
-    RequiredGpu,
+    RequiredGpus,
     SpecDirOption,
     TpSizeOption,
     WeightDtypeOption,
@@ -44,8 +44,8 @@ def register(app: typer.Typer) -> None:
 
 @asks("crossover")
 def crossover(
-    model: ModelArgument,
-    gpu: RequiredGpu,
+    model: ModelsArgument,
+    gpu: RequiredGpus,
     attention: Annotated[
         list[str],
         typer.Option(
@@ -76,7 +76,7 @@ def crossover(
     dp_size: DpSizeOption = "1",
     ep_size: EpSizeOption = "1",
     engine: EngineOption = "vllm",
-    kv_dtype: KvDtypeOption = "bf16",
+    kv_dtype: KvDtypesOption = "bf16",
     weight_dtype: WeightDtypeOption = None,
     weights: WeightsOption = None,
     spec_dir: SpecDirOption = None,

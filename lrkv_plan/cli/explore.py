@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from lrkv_plan.cli.given import asked
 from lrkv_plan.cli.options import (
     AcceptedOption,
     AlignOption,
@@ -79,16 +80,13 @@ def explore(
 
     Example: lrkv-plan explore llama-3.1-8b --gpu h200 --no-browser
     """
-    told = dict(locals())
-    from lrkv_plan.cli.report_request import report_request
-    from lrkv_plan.report.folder import explorer_page
-    from lrkv_plan.report.model_report import explorer_document
+    from lrkv_plan.pages.model_page import explorer_page
+    from lrkv_plan.report.folder import page_alone
 
-    request = report_request(told)
+    options = asked("no_browser", "quiet")
     with progress_line(quiet) as progress:
-        command = request.command("explore")
-        document = explorer_document(request, command, lambda what: progress(f"page: {what}"))
-        page = explorer_page(document)
+        document = explorer_page(model, progress=lambda what: progress(f"page: {what}"), **options)
+        page = page_alone(document)
     path = _written(page)
     typer.echo(path)
     if no_browser:

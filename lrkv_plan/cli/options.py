@@ -23,6 +23,7 @@ from lrkv_plan.cli.names import (
     weight_formats,
 )
 from lrkv_plan.cli.panels import DEPLOYMENT, ENGINE, OUTPUT, PRICE, REQUIREMENTS
+from lrkv_plan.cli.progress import progress_when_long
 from lrkv_plan.errors import PlanError, RequirementError, UsageError
 from lrkv_plan.report.format import Format
 
@@ -320,7 +321,8 @@ def writes_table(command: "Callable[..., Table | None]") -> Callable[..., None]:
     @functools.wraps(command)
     def run(**values: Any) -> None:
         chosen = _OUTPUT_DEFAULTS | {n: values.pop(n) for n in _OUTPUT_PARAMETERS if n not in own}
-        table = command(**values)
+        with progress_when_long(chosen["quiet"]):
+            table = command(**values)
         if table is not None:
             write_table(table, **chosen)
             if isinstance(table.unmet, PlanError):
@@ -364,11 +366,16 @@ def asks(question: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def ask(question: str, *subjects: Any, apart: Iterable[str] = ()) -> "Table":
     """The answer of a public function to the options on the command line, but those ``apart``."""
+    answer: Table = asked_result(question, *subjects, apart=apart).table
+    return answer
+
+
+def asked_result(question: str, *subjects: Any, apart: Iterable[str] = (), **more: Any) -> Any:
+    """``ask`` with the whole result; ``more`` are arguments that stand on no command line."""
     import lrkv_plan
 
-    options = asked(*_OUTPUT_PARAMETERS, *apart)
-    answer: Table = getattr(lrkv_plan, question)(*subjects, **options).table
-    return answer
+    options = {**asked(*_OUTPUT_PARAMETERS, *apart), **more}
+    return getattr(lrkv_plan, question)(*subjects, **options)
 
 
 def write_table(

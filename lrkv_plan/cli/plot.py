@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrkv_plan import words
 from lrkv_plan.cli.given import StrictTyper, asked, refuse
 from lrkv_plan.cli.names import designs, one_of
 from lrkv_plan.cli.options import (
@@ -30,7 +29,6 @@ from lrkv_plan.cli.options import (
     UtilisationOption,
     WeightDtypeOption,
     WeightsOption,
-    load,
     write_table,
 )
 from lrkv_plan.cli.panels import DEPLOYMENT, LOW_RANK, OUTPUT
@@ -38,9 +36,7 @@ from lrkv_plan.errors import UsageError
 from lrkv_plan.report.format import Format
 
 if TYPE_CHECKING:
-    from lrkv_plan.attention.families.low_rank import LowRankSpec
     from lrkv_plan.report.figures import Figure
-    from lrkv_plan.specs.model import ModelSpec
 
 _PARAMETERS = {
     "output": (None, Annotated[
@@ -79,16 +75,24 @@ _PARAMETERS = {
 }  # fmt: skip
 
 
-def writes_figure(command: Callable[..., "Figure"]) -> Callable[..., None]:
-    """Give a command that returns a Figure the shared output options, and write what it returns."""
+def draws(command: Callable[..., None]) -> Callable[..., None]:
+    """Make a kind of plot of the picture of its name: the options given in, what it draws written.
+
+    The decorated function declares the options; the shared output options are added.
+    """
+    picture = command.__name__
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
+        from lrkv_plan.pages import pictures
+
         chosen = {name: values.pop(name) for name in _PARAMETERS}
         check_output(chosen["output"], chosen["output_format"])
         if chosen["output_format"] is not None:
             refuse(["width"], "is of a picture, and --format gives its series")
-        write_figure(command(**values), **chosen)
+        subject = {"model": values["model"]} if "model" in values else {}
+        figure = getattr(pictures, picture)(**subject, **asked(*_PARAMETERS))
+        write_figure(figure, **chosen)
 
     signature = inspect.signature(command)
     added = [
@@ -96,7 +100,7 @@ def writes_figure(command: Callable[..., "Figure"]) -> Callable[..., None]:
         for name, (default, hint) in _PARAMETERS.items()
     ]
     run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*signature.parameters.values(), *added], return_annotation=None
+        parameters=[*signature.parameters.values(), *added]
     )
     hints = {name: hint for name, (_, hint) in _PARAMETERS.items()}
     run.__annotations__ = {**command.__annotations__, **hints, "return": None}
@@ -189,6 +193,12 @@ KeyNormOption = Annotated[
 ]
 
 
+BesideOwnOption = Annotated[
+    bool,
+    typer.Option("--beside-own", help="The model's own design too, first."),
+]
+
+
 def register_memory(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("cache-vs-rank")(cache_vs_rank)
@@ -197,7 +207,7 @@ def register_memory(app: typer.Typer) -> None:
     app.command("payload-vs-loss")(payload_vs_loss)
 
 
-@writes_figure
+@draws
 def cache_vs_rank(
     model: ModelArgument,
     heads: Annotated[
@@ -220,28 +230,14 @@ def cache_vs_rank(
     rope_dim: RopeDimOption = None,
     key_norm: KeyNormOption = "none",
     spec_dir: SpecDirOption = None,
-) -> "Figure":
+) -> None:
     """Cache of LRKV against its rank, with budget.
 
     Example: lrkv-plan plot cache-vs-rank lrkv-paper-2.5b --heads 6,18,32 --budget 50% -o rank.png
     """  # fmt: skip
-    from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank as series
-    from lrkv_plan.report.series.cache_vs_rank import with_heads
-
-    spec, counts = load(model, spec_dir), () if heads is None else words.counts("heads", heads)
-    first = with_heads(spec, counts[0]) if counts else spec
-    return series(
-        spec,
-        heads=counts,
-        budget=budget,
-        alignment=words.count("align", align),
-        kv_dtype=kv_dtype,
-        tp_size=words.count("tp_size", tp_size),
-        design=_variant(first, groups, position, rope_dim, key_norm),
-    )
 
 
-@writes_figure
+@draws
 def rank_sweep(
     model: ModelArgument,
     align: AlignOption = "16",
@@ -263,49 +259,19 @@ def rank_sweep(
     rope_dim: RopeDimOption = None,
     key_norm: KeyNormOption = "none",
     spec_dir: SpecDirOption = None,
-) -> "Figure":
+) -> None:
     """Cache, K/V weights and work against the rank.
 
     Example: lrkv-plan plot rank-sweep llama-2-7b --gpu h100-sxm --width double -o sweep.png
     """
-    from lrkv_plan.questions.arguments import context_of, deployment_of, refuse_beside_pool
-    from lrkv_plan.report.series.cache_vs_rank import rank_sweep as series
-
-    spec = load(model, spec_dir)
-    context = context_of(context_tokens, spec)
-    deployment = None
-    if gpu is None and kv_memory is None:
-        refuse(
-            ("engine", "n_gpus", "weight_dtype", "weights", "utilisation"),
-            "counts only with a GPU (--gpu) or a pool (--kv-memory); leave it out",
-        )
-    refuse_beside_pool(
-        kv_memory, utilisation=utilisation, weights=weights, weight_dtype=weight_dtype
-    )
-    if gpu is not None or kv_memory is not None:
-        deployment = deployment_of(
-        model, spec, gpu=gpu, engine=engine, context_tokens=context,
-            kv_dtype=kv_dtype, tp_size=words.count("tp_size", tp_size), n_gpus=n_gpus,
-            weight_dtype=weight_dtype,
-            weights=weights, utilisation=utilisation, kv_memory=kv_memory,
-            align=align, spec_dir=spec_dir,
-        )  # fmt: skip
-    return series(
-        spec,
-        alignment=words.count("align", align),
-        kv_dtype=kv_dtype,
-        tp_size=words.count("tp_size", tp_size),
-        context_tokens=context,
-        design=_variant(spec, groups, position, rope_dim, key_norm),
-        deployment=deployment,
-    )
 
 
-@writes_figure
+@draws
 def capacity_vs_context(
     model: ModelArgument,
     gpu: GpuOption = None,
     attention: AttentionOption = None,
+    beside_own: BesideOwnOption = False,
     context_tokens: Annotated[
         str | None,
         typer.Option(
@@ -332,50 +298,15 @@ def capacity_vs_context(
     kv_dtype: KvDtypeOption = "bf16",
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
-) -> "Figure":
+) -> None:
     """Sequences that fit against their length.
 
     Example: lrkv-plan plot capacity-vs-context llama-3.1-8b --gpu h100-sxm --attention mha
     --attention gqa:8 --attention lrkv:24 -o capacity.png
     """  # fmt: skip
-    from dataclasses import replace
-
-    from lrkv_plan.questions.arguments import (
-        deployment_of,
-        designs_of,
-        refuse_alignment,
-        refuse_beside_pool,
-    )
-    from lrkv_plan.report.series.capacity import capacity_vs_context as series
-    from lrkv_plan.report.series.capacity import default_contexts
-    from lrkv_plan.serving.answers import capacity_answers
-
-    spec = load(model, spec_dir)
-    contexts = (
-        default_contexts(spec)
-        if context_tokens is None
-        else words.token_counts("context_tokens", context_tokens)
-    )
-    refuse_beside_pool(
-        kv_memory, utilisation=utilisation, weights=weights, weight_dtype=weight_dtype
-    )
-    first = deployment_of(
-        model, spec, gpu=gpu, engine=engine, context_tokens=contexts[0],
-        kv_dtype=kv_dtype, tp_size=words.count("tp_size", tp_size), n_gpus=n_gpus,
-        weight_dtype=weight_dtype,
-        weights=weights, utilisation=utilisation, kv_memory=kv_memory,
-        align=align, spec_dir=spec_dir,
-    )  # fmt: skip
-    sized = [
-        replace(first, settings=replace(first.settings, context_tokens=context))
-        for context in sorted(set(contexts))
-    ]
-    chosen = designs_of(spec, attention)
-    refuse_alignment(chosen, asked().get("align"))
-    return series(spec, capacity_answers(chosen, sized))
 
 
-@writes_figure
+@draws
 def payload_vs_loss(
     scale: Annotated[
         list[str] | None,
@@ -383,28 +314,11 @@ def payload_vs_loss(
             "--scale", metavar="NAME", help="2.5B, 128M, 512M or 6.3B; repeat for a panel each."
         ),
     ] = None,
-) -> "Figure":
+) -> None:
     """Cache against the paper's final cross-entropies.
 
     Example: lrkv-plan plot payload-vs-loss --width double -o loss.png
     """
-    from lrkv_plan.report.series.published import payload_vs_loss as series
-
-    return series(scale or ("2.5B", "128M"))
-
-
-def _variant(
-    spec: "ModelSpec", groups: str, position: str, rope_dim: str | None, key_norm: str
-) -> "LowRankSpec":
-    from lrkv_plan.questions.arguments import low_rank_variant
-
-    return low_rank_variant(
-        spec,
-        n_shared_groups=words.count("groups", groups),
-        position=position,
-        rope_dim=words.optional(words.whole, "rope_dim", rope_dim),
-        key_norm=key_norm,
-    )
 
 
 class MapOver(str, enum.Enum):
@@ -421,11 +335,12 @@ def register_time(app: typer.Typer) -> None:
     app.command("step-stack")(step_stack)
 
 
-@writes_figure
+@draws
 def roofline(
     model: ModelArgument,
     gpu: RequiredGpu,
     attention: AttentionOption = None,
+    beside_own: BesideOwnOption = False,
     every_path: Annotated[
         bool, typer.Option("--every-path", help="Place each decode path of a design.")
     ] = False,
@@ -446,32 +361,15 @@ def roofline(
     kv_dtype: KvDtypeOption = "bf16",
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
-) -> "Figure":
+) -> None:
     """A GPU's roofline with designs placed on it.
 
     Example: lrkv-plan plot roofline lrkv-paper-2.5b --gpu h100-sxm --attention mha
     --attention lrkv:55 --attention lrkv:55,position=rope_expand -o roofline.png
     """  # fmt: skip
-    from lrkv_plan.loader import load_hardware
-    from lrkv_plan.questions.arguments import context_of, designs_of
-    from lrkv_plan.report.series.roofline import roofline as series
-
-    spec = load(model, spec_dir)
-    return series(
-        spec,
-        designs_of(spec, attention),
-        load_hardware(gpu, spec_dir=spec_dir),
-        context_tokens=context_of(context_tokens, spec),
-        kv_dtype=kv_dtype,
-        tp_size=words.count("tp_size", tp_size),
-        query_tokens=words.count("query_tokens", query_tokens),
-        heads_per_tile=words.optional(words.count, "heads_per_tile", heads_per_tile),
-        every_path=every_path,
-        units=[unit.strip() for unit in units.split(",")],
-    )
 
 
-@writes_figure
+@draws
 def crossover_map(
     model: ModelArgument,
     gpu: RequiredGpu,
@@ -502,64 +400,20 @@ def crossover_map(
     tp_size: TpSizeOption = "1",
     engine: EngineOption = "vllm",
     spec_dir: SpecDirOption = None,
-) -> "Figure":
+) -> None:
     """Which of two designs decodes faster, over two axes.
 
     Example: lrkv-plan plot crossover-map llama-2-7b --gpu h200 --attention mha --attention lrkv:48
     --over batch_size -o map.png
     """  # fmt: skip
-    from lrkv_plan.latency.crossover import column_labels, map_columns
-    from lrkv_plan.loader import load_all_hardware, load_hardware
-    from lrkv_plan.questions.arguments import along_rank
-    from lrkv_plan.report.captions import caption, gpus
-    from lrkv_plan.report.series.crossovers import crossover_map as series
-    from lrkv_plan.report.views.specs import model_inputs
-    from lrkv_plan.serving.engine import engine_named, timed_as
-    from lrkv_plan.specs.design import typed_designs
-
-    if over is MapOver.BATCH:
-        refuse(["batch_size"], "is what --over batch_size varies; --at-most bounds it")
-    limits = words.token_counts("context_tokens", context_tokens)
-    if len(attention) != 2 or len(limits) != 2:
-        raise UsageError("give two designs (--attention) and LOW,HIGH for --context-tokens")
-    spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
-    size = words.count("tp_size", tp_size)
-    named_engine = engine_named(engine)
-    pair = typed_designs(spec, along_rank(attention) if over.value == "rank" else attention)
-    columns = map_columns(
-        pair,
-        hardware,
-        over=over.value,
-        at_most=words.optional(words.count, "at_most", at_most),
-        kv_dtype=kv_dtype,
-        weight_dtype=weight_dtype,
-        weight_bytes=words.optional(words.size, "weights", weights),
-        tp_size=size,
-        engine=timed_as(named_engine),
-        relatives=load_all_hardware(spec_dir),
-    )
-    return series(
-        columns,
-        column_labels(pair, over.value),
-        over=over.value,
-        low=limits[0],
-        high=limits[1],
-        batch_size=words.count("batch_size", batch_size),
-        query_tokens=words.count("query_tokens", query_tokens),
-        where=caption(spec.name, hardware.name, gpus(size), f"{kv_dtype} cache"),
-        inputs={
-            "model": model_inputs(spec), "gpu": hardware.name, "attention": attention,
-            "kv_dtype": kv_dtype, "weight_dtype": weight_dtype or spec.weight_dtype,
-            "tp_size": size, "engine": str(named_engine),
-        },
-    )  # fmt: skip
 
 
-@writes_figure
+@draws
 def step_stack(
     model: ModelArgument,
     gpu: RequiredGpu,
     attention: AttentionOption = None,
+    beside_own: BesideOwnOption = False,
     context_tokens: ContextOption = None,
     batch_size: BatchOption = "1",
     query_tokens: QueryOption = "1",
@@ -569,49 +423,12 @@ def step_stack(
     tp_size: TpSizeOption = "1",
     engine: EngineOption = "vllm",
     spec_dir: SpecDirOption = None,
-) -> "Figure":
+) -> None:
     """Where a decode step's time goes.
 
     Example: lrkv-plan plot step-stack llama-3.1-8b --gpu h200 --attention mha --attention gqa:8
     --batch-size 32 -o step.png
     """  # fmt: skip
-    from lrkv_plan.latency.step import step_model
-    from lrkv_plan.loader import load_all_hardware, load_hardware
-    from lrkv_plan.questions.arguments import context_of, designs_of
-    from lrkv_plan.report.captions import caption, gpus
-    from lrkv_plan.report.series.steps import step_stack as series
-    from lrkv_plan.report.views.specs import model_inputs
-    from lrkv_plan.serving.engine import engine_named, timed_as
-
-    spec, hardware = load(model, spec_dir), load_hardware(gpu, spec_dir=spec_dir)
-    size = words.count("tp_size", tp_size)
-    named_engine = engine_named(engine)
-    told: dict[str, Any] = {
-        "kv_dtype": kv_dtype, "weight_dtype": weight_dtype, "tp_size": size,
-        "weight_bytes": words.optional(words.size, "weights", weights),
-    }  # fmt: skip
-    relatives = load_all_hardware(spec_dir)
-    return series(
-        [
-            (
-                label,
-                step_model(
-                    one, hardware, engine=timed_as(named_engine), relatives=relatives, **told
-                ),
-            )
-            for label, one in designs_of(spec, attention)
-        ],
-        context_tokens=context_of(context_tokens, spec),
-        batch_size=words.count("batch_size", batch_size),
-        query_tokens=words.count("query_tokens", query_tokens),
-        where=caption(spec.name, hardware.name, gpus(size), f"{kv_dtype} cache"),
-        inputs={
-            "model": model_inputs(spec),
-            "gpu": hardware.name,
-            **told,
-            "engine": str(named_engine),
-        },
-    )
 
 
 app = StrictTyper(

@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+
+from lrkv_plan.progress import listening
 
 
 @contextmanager
@@ -15,3 +17,21 @@ def progress_line(quiet: bool) -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status("") as status:
         yield lambda text: status.update(text)
+
+
+@contextmanager
+def progress_when_long(quiet: bool) -> Iterator[None]:
+    """Show on a terminal what tasks within tell of themselves, once they take over a second."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    with ExitStack() as opened:
+        shown: list[Callable[[str], None]] = []
+
+        def show(text: str) -> None:
+            if not shown:
+                shown.append(opened.enter_context(progress_line(quiet)))
+            shown[0](text)
+
+        with listening(show):
+            yield

@@ -2,17 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import lrkv_plan
 from lrkv_plan.errors import UsageError
 from lrkv_plan.files import write_whole
-from lrkv_plan.loader import load_all_hardware
-from lrkv_plan.questions.arguments import deployment_of
-from lrkv_plan.report.audit_report import audit_document
-from lrkv_plan.report.capacity_report import capacity_document
+from lrkv_plan.pages.audit_page import audit_page
+from lrkv_plan.pages.capacity_page import capacity_page
+from lrkv_plan.pages.model_page import model_page
 from lrkv_plan.report.folder import (
     check_folder,
     is_report_path,
@@ -20,13 +17,9 @@ from lrkv_plan.report.folder import (
     table_files,
     write_folder,
 )
-from lrkv_plan.report.model_report import model_document
-from lrkv_plan.report.request import ReportRequest
-from lrkv_plan.serving.load import LatencyTarget
 
 if TYPE_CHECKING:
     from lrkv_plan.report.document import Document
-    from lrkv_plan.specs.hardware import HardwareProfile
 
 Progress = Callable[[str], None]
 COMMAND = "lrkv-plan report --all -o reports --force"
@@ -53,48 +46,24 @@ def _of_document(title: str, make: "Callable[[Progress], Document]") -> Referenc
     return Reference(title=title, files=files)
 
 
-def request_of(model: str, gpu: str, **options: str) -> ReportRequest:
-    """A shipped model on a shipped GPU; ``options`` are flags with underscores."""
-    flags = {f"--{name.replace('_', '-')}": text for name, text in options.items()}
-    spec = lrkv_plan.load_model(model)
-    deployment = deployment_of(
-        model, spec, gpu=gpu, engine="vllm", context_tokens=8192, kv_dtype="bf16",
-        tp_size=int(options.get("tp_size", "1")), n_gpus=options.get("n_gpus"),
-        weight_dtype=None, weights=options.get("weights"), utilisation=None, kv_memory=None,
-        align=16,
-    )  # fmt: skip
-    return ReportRequest(
-        model=spec, deployment=deployment, model_text=model, gpu_text=gpu, options=flags,
-        target=LatencyTarget(relatives=tuple(_profiles())), is_layout_stated="tp_size" in options,
-    )  # fmt: skip
-
-
-@cache
-def _profiles() -> "list[HardwareProfile]":
-    return load_all_hardware()
-
-
-def _capacity(model: str, **options: str) -> Reference:
+def _capacity(model: str, **keywords: str) -> Reference:
     return _of_document(
         f"Capacity of {model} on {', '.join(GPUS)}",
-        lambda progress: capacity_document(
-            [request_of(model, gpu, **options) for gpu in GPUS], COMMAND, progress
-        ),
+        lambda progress: capacity_page(model, GPUS, command=COMMAND, progress=progress, **keywords),
     )
 
 
 def _whole(model: str, gpu: str, folder: str) -> Reference:
-    def make(progress: Progress) -> "Document":
-        request = request_of(model, gpu)
-        return model_document(request, request.command("report", "-o", folder), progress)
-
-    return _of_document(f"Whole report on {model} on {gpu}", make)
+    return _of_document(
+        f"Whole report on {model} on {gpu}",
+        lambda progress: model_page(model, gpu=gpu, output=folder, progress=progress),
+    )
 
 
 REFERENCES: Mapping[str, Reference] = {
     "paper-audit": _of_document(
         "Audit of the LRKV documents, and their figures made again",
-        lambda progress: audit_document(COMMAND, progress),
+        lambda progress: audit_page(COMMAND, progress),
     ),
     "llama-3.1-8b-on-h200": _whole("llama-3.1-8b", "h200", "llama-3.1-8b-on-h200"),
     "capacity-llama-3.1-8b": _capacity("llama-3.1-8b"),

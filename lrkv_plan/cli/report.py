@@ -1,11 +1,11 @@
 """``lrkv-plan report``: one self-contained page, markdown, tables and pictures about a model."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from lrkv_plan.cli.given import all_given
+from lrkv_plan.cli.given import all_given, asked
 from lrkv_plan.cli.names import models, one_of
 from lrkv_plan.cli.options import (
     AcceptedOption,
@@ -14,7 +14,7 @@ from lrkv_plan.cli.options import (
     ContextOption,
     EngineOption,
     GpuHourOption,
-    GpuOption,
+    GpusOption,
     KvDtypeOption,
     KvMemoryOption,
     MoreAttentionOption,
@@ -50,7 +50,7 @@ def report(
             autocompletion=one_of(models),
         ),
     ] = None,
-    gpu: GpuOption = None,
+    gpu: GpusOption = None,
     all_reports: Annotated[
         bool,
         typer.Option("--all", help="Make all reference reports again, in DIR. Instead of MODEL."),
@@ -88,11 +88,11 @@ def report(
 
     Example: lrkv-plan report llama-3.1-8b --gpu h100-sxm -o llama-report
     """
-    told = dict(locals())
     from lrkv_plan.cli.reference_reports import write_all
-    from lrkv_plan.cli.report_request import report_request
+    from lrkv_plan.pages.model_page import model_page
+    from lrkv_plan.pages.several_page import several_page
+    from lrkv_plan.questions.listed import listed
     from lrkv_plan.report.folder import check_folder, is_report_path, report_files, write_folder
-    from lrkv_plan.report.model_report import model_document
 
     if all_reports:
         kept = ("--all", "--output", "--force", "--quiet")
@@ -111,10 +111,18 @@ def report(
     if gpu is None:
         raise UsageError("a report needs a GPU: --gpu h100-sxm")
     check_folder(output, is_ours=is_report_path, force=force)
-    request = report_request(told)
+    options = asked("output", "force", "quiet", "gpu")
+    gpus = listed("gpu", gpu)
     with progress_line(quiet) as progress:
-        command = request.command("report", "-o", output.resolve().name)
-        document = model_document(request, command, lambda what: progress(f"report: {what}"))
+        told: dict[str, Any] = {
+            **options,
+            "output": output.resolve().name,
+            "progress": lambda what: progress(f"report: {what}"),
+        }
+        if len(gpus) > 1:
+            document = several_page(model, gpus, **told)
+        else:
+            document = model_page(model, gpu=gpus[0], **told)
         files = report_files(document, lambda what: progress(f"report: {what}"))
     write_folder(output, files, is_ours=is_report_path, force=force)
     _say(f"wrote {output}", quiet)

@@ -8,10 +8,10 @@ from lrkv_plan.cli.options import (
     AttentionOption,
     BatchOption,
     ContextOption,
-    KvDtypeOption,
-    ModelArgument,
+    KvDtypesOption,
+    ModelsArgument,
     QueryOption,
-    RequiredGpu,
+    RequiredGpus,
     SpecDirOption,
     TpSizeOption,
     asks,
@@ -25,8 +25,8 @@ def register(app: typer.Typer) -> None:
 
 @asks("roofline")
 def roofline(
-    model: ModelArgument,
-    gpu: RequiredGpu,
+    model: ModelsArgument,
+    gpu: RequiredGpus,
     attention: AttentionOption = None,
     context_tokens: ContextOption = None,
     batch_size: BatchOption = "1",
@@ -43,7 +43,7 @@ def roofline(
             "--heads-per-tile", metavar="N", help="Heads served by one read of a shared row."
         ),
     ] = None,
-    kv_dtype: KvDtypeOption = "bf16",
+    kv_dtype: KvDtypesOption = "bf16",
     tp_size: TpSizeOption = "1",
     spec_dir: SpecDirOption = None,
 ) -> None:

@@ -6,7 +6,7 @@ QUESTION = "How much cache, how many users, how fast, for MHA, GQA, MQA, MLA and
 TASKS = {
     "which attention, at a glance": "lrkv-plan plan llama-3.1-8b --gpu h100-sxm",
     "how large may the rank be": "lrkv-plan rank MODEL --budget 50%",
-    "how many users fit": "lrkv-plan capacity MODEL --gpu GPU --n-gpus 8",
+    "how many users fit": "lrkv-plan capacity MODEL --gpu 8xh100-sxm",
     "when does one get faster": "lrkv-plan crossover MODEL --gpu GPU \\\n"
     "--attention gqa:8 --attention mla:512+64",
     "what did it rest on": "lrkv-plan plan MODEL --gpu GPU --explain",

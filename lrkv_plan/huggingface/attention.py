@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lrkv_plan.errors import SpecError
+from lrkv_plan.huggingface.compressed import shared_row
 from lrkv_plan.huggingface.fields import MAX_HEADS, MAX_LAYERS, MAX_TOKENS, MAX_WIDTH, Fields
-from lrkv_plan.huggingface.model_types import ModelType, Switch
+from lrkv_plan.huggingface.model_type import ModelType, switch
 
-HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
 KV_HEAD_KEYS = (
     "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num",
     "num_attention_groups",
@@ -18,16 +19,17 @@ HEAD_DIM_KEYS = ("head_dim", "attention_head_dim", "kv_channels")
 
 # Keys that one kind of layer reads before the common ones (MiMo-V2, Gemma 4).
 _OWN_KEYS = {
-    ("sliding", "heads"): "swa_num_attention_heads",
-    ("sliding", "kv_heads"): "swa_num_key_value_heads",
-    ("sliding", "head_dim"): "swa_head_dim",
-    ("sliding", "v_head_dim"): "swa_v_head_dim",
-    ("full", "head_dim"): "global_head_dim",
+    ("sliding", "heads"): ("swa_num_attention_heads", "num_sliding_attention_heads"),
+    ("sliding", "kv_heads"): ("swa_num_key_value_heads",),
+    ("sliding", "head_dim"): ("swa_head_dim",),
+    ("sliding", "v_head_dim"): ("swa_v_head_dim",),
+    ("full", "head_dim"): ("global_head_dim",),
 }
 # Keys that are read only after the heads of a layer are known.
 LATE_KEYS = (
-    *_OWN_KEYS.values(), "v_head_dim", "num_global_key_value_heads", "attention_k_eq_v",
-    "attention_other_setting", "index_head_dim", "index_kpool",
+    *(key for keys in _OWN_KEYS.values() for key in keys), "v_head_dim",
+    "num_global_key_value_heads", "attention_k_eq_v", "attention_other_setting", "index_head_dim",
+    "index_kpool",
 )  # fmt: skip
 # Bytes of one sparse-index key beyond its fp8 scalars: one fp32 scale.
 _INDEX_SCALE_BYTES = 4
@@ -35,11 +37,6 @@ _INDEX_SCALE_BYTES = 4
 
 class GuessError(SpecError):
     """A head count or width that is not stated, and that only a known type's code would settle."""
-
-
-def switch(fields: Fields, rule: Switch) -> bool:
-    """The answer of a rule: fixed, or a flag of the file with the code's default."""
-    return rule if isinstance(rule, bool) else fields.flag(*rule)
 
 
 def attention_of(fields: Fields, known: ModelType, kind: str, hidden: int) -> dict[str, Any]:
@@ -50,14 +47,34 @@ def attention_of(fields: Fields, known: ModelType, kind: str, hidden: int) -> di
     SpecError
         If a head count or width is absent and the model type's code derives none.
     """
+    if known.shared_row:
+        return shared_row(fields, known, kind, hidden)
     if fields.has("kv_lora_rank"):
-        return {"attention": _latent(fields, known, hidden), **_index(fields, hidden)}
+        found = {"attention": _latent(fields, known, hidden), **_index(fields, hidden)}
+        return _gated(fields, known, found, hidden)
     other = fields.part("attention_other_setting") if kind == "sliding" else None
     own = other if other is not None else fields
     heads = _own(fields, kind, "heads") or own.needed(*HEAD_KEYS, most=MAX_HEADS)
     kv_heads = _own(fields, kind, "kv_heads") or _kv_heads(own, known, kind, heads)
+    if kind == "sliding" and not fields.has(*_OWN_KEYS[kind, "kv_heads"]):
+        kv_heads *= known.sliding_kv_factor
     head_dim = _own(fields, kind, "head_dim") or _head_dim(fields, known, hidden, heads)
-    return {"attention": grouped(fields, known, kind, heads, kv_heads, head_dim)}
+    found = {"attention": grouped(fields, known, kind, heads, kv_heads, head_dim)}
+    if kind == "full":
+        found |= _block_index(fields, hidden)
+    return _gated(fields, known, found, hidden)
+
+
+def _gated(fields: Fields, known: ModelType, found: dict[str, Any], hidden: int) -> dict[str, Any]:
+    """The layer with the projection d x heads that gates each head's output, if its type has it."""
+    if not switch(fields, known.head_gate):
+        return found
+    heads = found["attention"]["n_heads"]
+    gate = {
+        "name": "head_gate", "rows": hidden, "cols": heads, "units": heads, "reads": "hidden",
+        "part": "attention", "plain": True,
+    }  # fmt: skip
+    return {**found, "weights": (*found.get("weights", ()), gate)}
 
 
 def grouped(
@@ -76,14 +93,20 @@ def grouped(
         "output_gate": switch(fields, known.output_gate),
         "qk_norm": kind == "cross" or switch(fields, known.qk_norm),
         "wide_qk_norm": switch(fields, known.wide_qk_norm),
-        "sinks": known.sinks,
+        "sinks": _has_sinks(fields, known, kind),
         "value_from_key": kind == "full" and fields.flag("attention_k_eq_v"),
     }
 
 
+def _has_sinks(fields: Fields, known: ModelType, kind: str) -> bool:
+    if kind == "sliding" and switch(fields, known.sliding_sinks):
+        return True
+    return switch(fields, known.sinks)
+
+
 def _own(fields: Fields, kind: str, what: str) -> int | None:
-    key = _OWN_KEYS.get((kind, what))
-    return fields.integer(key, most=MAX_WIDTH) if key else None
+    keys = _OWN_KEYS.get((kind, what), ())
+    return fields.integer(*keys, most=MAX_WIDTH)
 
 
 def _head_dim(fields: Fields, known: ModelType, hidden: int, heads: int) -> int:
@@ -222,16 +245,14 @@ def _index(fields: Fields, hidden: int) -> dict[str, Any]:
     query = fields.integer("q_lora_rank", most=MAX_WIDTH) or hidden
     row_bytes = width + _INDEX_SCALE_BYTES
     pool_tokens = fields.integer("index_kpool", most=MAX_WIDTH) or 1
-    if row_bytes % pool_tokens:
-        raise fields.error(
-            "index_kpool", f"{row_bytes} bytes of an index key over that many tokens are not whole"
-        )
+    whole = row_bytes % pool_tokens == 0
     selected = fields.integer("index_topk", most=MAX_TOKENS)
     weights = () if heads is None else (
         {"name": "index_query", "rows": query, "cols": heads * width, "part": "index"},
         {"name": "index_key", "rows": hidden, "cols": width, "part": "index"},
         {"name": "index_key_norm", "rows": 2 * width, "part": "index"},
         {"name": "index_heads", "rows": hidden, "cols": heads, "part": "index", "plain": True},
+        *(_index_pool(width, pool_tokens, hidden) if pool_tokens > 1 else ()),
     )  # fmt: skip
     return {
         **({} if selected is None else {"selected_tokens": selected}),
@@ -239,11 +260,61 @@ def _index(fields: Fields, hidden: int) -> dict[str, Any]:
         "index": (
             {
                 "name": "index_key",
-                "bytes_per_copy": row_bytes // pool_tokens,
+                "bytes_per_copy": row_bytes // pool_tokens if whole else row_bytes,
+                "tokens_per_row": 1 if whole else pool_tokens,
                 "sharding": "replicated",
             },
         ),
     }
+
+
+def _index_pool(width: int, tokens: int, hidden: int) -> tuple[dict[str, Any], ...]:
+    """GLM-5.3: a gate d x w and positions p x w weigh the keys that share a row."""
+    return (
+        {"name": "index_pool_gate", "rows": hidden, "cols": width, "part": "index"},
+        {"name": "index_pool_positions", "rows": tokens, "cols": width, "part": "index"},
+    )
+
+
+def _block_index(fields: Fields, hidden: int) -> dict[str, Any]:
+    """MiniMax-M3: a few heads of one key choose blocks of tokens; keys are kept in 16 bit.
+
+    Weights, with w the width and n the heads: queries d x n w, a key d x w, norms 2 w. Where the
+    index has values too, d x w and n w x d more, and w scalars more a token. Key names of the
+    checkpoint's file and of transformers; rows as SGLang keeps them (minimax_m3.py, 0.5.23).
+    """
+    stated = fields.part("sparse_attention_config")
+    inner = fields if stated is None else stated
+    width = inner.integer("sparse_index_dim", "index_head_dim", most=MAX_WIDTH)
+    block = inner.integer("sparse_block_size", "index_block_size", most=MAX_TOKENS)
+    if width is None or block is None:
+        return {}
+    heads = inner.needed("sparse_num_index_heads", "index_n_heads", most=MAX_HEADS)
+    blocks = inner.needed("sparse_topk_blocks", "index_topk_blocks", most=MAX_TOKENS)
+    has_values = _has_index_values(inner)
+    rows = [
+        ("index_query", hidden, heads * width), ("index_key", hidden, width),
+        *([("index_value", hidden, width), ("index_output", heads * width, hidden)] * has_values),
+    ]  # fmt: skip
+    weights = [{"name": n, "rows": r, "cols": c, "part": "index"} for n, r, c in rows]
+    weights.append({"name": "index_norms", "rows": 2 * width, "part": "index"})
+    key = {
+        "name": "index_key", "bytes_per_copy": 2 * width * (1 + has_values),
+        "sharding": "replicated",
+    }  # fmt: skip
+    return {"selected_tokens": block * blocks, "weights": tuple(weights), "index": (key,)}
+
+
+def _has_index_values(inner: Fields) -> bool:
+    """Whether the sparse layers' indices have values: all or none."""
+    key = "sparse_disable_index_value"
+    disabled, sparse = inner.items(key), inner.items("sparse_attention_freq")
+    if disabled is None or sparse is None:
+        return False
+    flags = {bool(d) for d, s in zip(disabled, sparse, strict=False) if s}
+    if len(flags) > 1:
+        raise inner.error(key, "some sparse layers have index values and some have none")
+    return False in flags
 
 
 @dataclass(frozen=True, kw_only=True)

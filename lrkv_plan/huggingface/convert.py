@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lrkv_plan.errors import SpecError, shown
+from lrkv_plan.huggingface.additions import add_to_layers, of_model, per_layer_table, unsized
 from lrkv_plan.huggingface.attention import (
     HEAD_KEYS,
     LATE_KEYS,
@@ -18,10 +19,9 @@ from lrkv_plan.huggingface.attention import (
     attention_of,
     decoder_of,
     is_encoder_decoder,
-    switch,
 )
 from lrkv_plan.huggingface.encoders import encoders_of, image_tokens
-from lrkv_plan.huggingface.feed_forward import feed_forwards_of
+from lrkv_plan.huggingface.feed_forward import feed_forwards_of, hash_layers
 from lrkv_plan.huggingface.fields import (
     HIDDEN_KEYS,
     MAX_TOKENS,
@@ -30,13 +30,12 @@ from lrkv_plan.huggingface.fields import (
     Fields,
     language_part,
 )
-from lrkv_plan.huggingface.layers import Layer, layers_of, window_of
+from lrkv_plan.huggingface.layers import Layer, heads_of_kind, layers_of, window_of
 from lrkv_plan.huggingface.media import media_of
+from lrkv_plan.huggingface.model_type import ModelType, switch
 from lrkv_plan.huggingface.model_types import (
-    UNCOUNTED_KEYS,
     UNSUPPORTED_KEYS,
     UNSUPPORTED_TYPES,
-    ModelType,
     is_known,
     model_type_of,
 )
@@ -132,6 +131,8 @@ def _norms(fields: Fields, known: ModelType) -> Norms | None:
         )
         if two_inputs or not fields.flag("parallel_attn", default=True):
             norms = norms.model_copy(update={"per_feed_forward": 1})
+    if known.four_norms_when and not switch(fields, known.four_norms_when):
+        norms = norms.model_copy(update={"per_mixer": 1, "per_feed_forward": 1})
     if known.one_norm_when and fields.flag(known.one_norm_when):
         norms = norms.model_copy(update={"per_feed_forward": 0})
     if not fields.flag("do_layer_norm_before", default=True):
@@ -185,7 +186,7 @@ def _mention_quantization(fields: Fields) -> None:
         fields.assume(f"the file proposes a cache format: kv_cache_scheme {shown(scheme)}")
 
 
-_ATTENDING = ("full", "sliding", "chunked", "parallel", "cross")
+_ATTENDING = ("full", "sliding", "chunked", "parallel", "cross", "csa", "hca")
 # Of a layer that attends to an image: scalars by which its two outputs are added.
 _CROSS = {
     "cached_over": "encoder", "weights": ({"name": "gates", "rows": 2, "part": "attention"},),
@@ -215,14 +216,13 @@ def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
     fields, towers = language_part(whole_file)
     _refuse_unsupported(fields)
     known = model_type_of(fields.text("model_type"))
+    _fill_in(fields, known)
     described = _described(whole_file, fields, known)
     whole = whole_model(fields, known)
     encoders, towers = encoders_of(whole_file, towers, described["model_dim"])
     described["encoders"] = (*described.get("encoders", ()), *encoders)
     described.setdefault("encoder_tokens", image_tokens(whole_file))
-    parts = [*described.pop("uncounted_parts"), *known.uncounted, *towers]
-    if known.bias_key and not fields.has(known.bias_key):
-        parts.append(f"biases of query, key and value, if {known.bias_key}, which is not stated")
+    parts = [*described.pop("uncounted_parts"), *known.uncounted, *unsized(fields, known), *towers]
     if known.extra_positions is not None and whole["position_embeddings"] is None:
         parts.append("learned position embeddings, whose number is not stated")
     check_unread(whole_file, fields)
@@ -241,6 +241,20 @@ def import_config(config: dict[str, Any], path: Path) -> ModelSpec:
         )
     except ValidationError as error:
         raise SpecError(f"{path}: {explain(error)}") from None
+
+
+def _fill_in(fields: Fields, known: ModelType) -> None:
+    """Put in what a trimmed file leaves out and the code, or every published checkpoint, has."""
+    name = fields.text("model_type")
+    for values, where in (
+        (known.defaults, f"in the code of {name}"),
+        (known.published, f"in the published checkpoints of {name}"),
+    ):
+        for key, value in values.items():
+            if not fields.has(key):
+                fields.data = {**fields.data, key: value}
+                told = str(value).lower() if isinstance(value, bool) else f"{value:,}"
+                fields.assume(f"{key}: absent, {told} {where}")
 
 
 def _say_what_is_guessed(fields: Fields) -> None:
@@ -298,7 +312,7 @@ def _decoder_only(fields: Fields, known: ModelType) -> dict[str, Any]:
         rows = puzzle_layers(fields, known, hidden)
     else:
         rows = _rows(fields, known, hidden)
-    weights = _with_per_layer_inputs(fields, rows, hidden)
+    weights = per_layer_table(fields, rows, hidden) + of_model(fields, known, len(rows), hidden)
     if known.image_rows:
         rows_of_images = {"name": "image_rows", "rows": known.image_rows, "cols": hidden}
         weights = (*weights, {**rows_of_images, "part": "embeddings"})
@@ -316,64 +330,14 @@ def _decoder_only(fields: Fields, known: ModelType) -> dict[str, Any]:
 def _rows(fields: Fields, known: ModelType, hidden: int) -> list[dict[str, Any]]:
     """One ``LayerGroup`` input per layer."""
     layers = layers_of(fields, known)
-    mixers = _mixers(fields, known, {layer.mixer for layer in layers}, hidden)
+    mixers = _mixers(fields, known, layers, hidden)
     blocks = feed_forwards_of(fields, known, layers, hidden)
     rows = [
         {"count": 1, **_layer(mixers[layer.mixer], layer), "feed_forward": block}
         for layer, block in zip(layers, blocks, strict=True)
     ]
-    _add_router_weights(known, rows, hidden)
+    add_to_layers(fields, known, rows, hidden)
     return rows
-
-
-def _add_router_weights(known: ModelType, rows: list[dict[str, Any]], hidden: int) -> None:
-    """Gemma 4: more norms around a mixture, and scales of its router's input and its experts."""
-    rule = known.experts
-    if rule is None or not (rule.norms or rule.scales):
-        return
-    for row in rows:
-        block = row["feed_forward"]
-        if block is not None and block["kind"] == "experts":
-            row["weights"] = (
-                *row.get("weights", ()),
-                {"name": "expert_norms", "rows": rule.norms * hidden, "part": "norms"},
-                {"name": "router_scales", "rows": hidden + block["n_experts"], "part": "router"},
-            )
-
-
-def _with_per_layer_inputs(
-    fields: Fields, rows: list[dict[str, Any]], hidden: int
-) -> tuple[dict[str, Any], ...]:
-    """Gemma 3n and 4: an embedding of p scalars for every layer; returns the model's weights of it.
-
-    The table is V x L p, made from the hidden state too by d x L p with a norm p. A layer gates and
-    projects its row, d p + p d, and has one more norm d.
-    """
-    width = fields.integer("hidden_size_per_layer_input", most=MAX_WIDTH, least=0)
-    if not width:
-        return ()
-    tokens = fields.integer("vocab_size_per_layer_input", most=MAX_VOCABULARY)
-    if tokens is None:
-        raise fields.missing("vocab_size_per_layer_input")
-    for row in rows:
-        row["weights"] = (
-            *row.get("weights", ()),
-            {
-                "name": "per_layer_gate", "rows": hidden, "cols": width, "part": "embeddings",
-                "reads": "hidden", "plain": True,
-            },
-            {
-                "name": "per_layer_projection", "rows": width, "cols": hidden, "plain": True,
-                "part": "embeddings", "reads": "per-layer input",
-            },
-            {"name": "per_layer_norm", "rows": hidden, "part": "norms"},
-        )  # fmt: skip
-    inputs = len(rows) * width
-    return (
-        {"name": "per_layer_table", "rows": tokens, "cols": inputs, "part": "embeddings"},
-        {"name": "per_layer_inputs", "rows": hidden, "cols": inputs, "part": "embeddings"},
-        {"name": "per_layer_inputs_norm", "rows": width, "part": "norms"},
-    )
 
 
 def _draft_module(
@@ -407,18 +371,21 @@ def _draft_module(
 
 
 def _mixers(
-    fields: Fields, known: ModelType, names: set[str], hidden: int
+    fields: Fields, known: ModelType, layers: list[Layer], hidden: int
 ) -> dict[str, dict[str, Any]]:
     """``LayerGroup`` keys of each mixer. Attention comes last, when all other keys were taken."""
     mixers: dict[str, dict[str, Any]] = {
         name: {**recurrent_of(fields, name, hidden), **window_of(fields, name)}
-        for name in sorted(names)
+        for name in sorted({layer.mixer for layer in layers})
     }
     for name, group in mixers.items():
         if name in _ATTENDING:
-            found = attention_of(fields, known, name, hidden)
+            own = fields if known.gated is None else heads_of_kind(fields, layers, name)
+            found = attention_of(own, known, name, hidden)
             if name == "cross":
                 group |= _CROSS
+            if known.shares_weights:
+                group["shares_weights"] = True
             weights = (*group.get("weights", ()), *found.pop("weights", ()))
             group |= found | ({"weights": weights} if weights else {})
     return mixers
@@ -426,6 +393,8 @@ def _mixers(
 
 def _layer(mixer: dict[str, Any], layer: Layer) -> dict[str, Any]:
     group = dict(mixer)
+    if not layer.chooses:
+        group.pop("selected_tokens", None)
     if not layer.has_index:
         group.pop("index", None)
         kept = tuple(one for one in group.get("weights", ()) if one.get("part") != "index")
@@ -456,18 +425,18 @@ def _grouped(fields: Fields, rows: list[dict[str, Any]]) -> tuple[list[LayerGrou
 def _uncounted(fields: Fields, known: ModelType, groups: list[LayerGroup]) -> tuple[str, ...]:
     """Weights that the spec has no place for."""
     parts = []
-    recurrent = sum(group.count for group in groups if group.state and group.update is None)
+    recurrent = sum(
+        group.count for group in groups
+        if group.state and group.update is None and group.tokens_per_row is None
+    )  # fmt: skip
     if recurrent:
         parts.append(f"weights of {recurrent} recurrent layers")
     if known.experts is not None and any(
         group.feed_forward is not None and group.feed_forward.kind == "experts" for group in groups
     ):
         parts.append(known.experts.uncounted)
+    if hash_layers(fields):
+        parts.append("tables of the layers whose experts follow from the token")
     if not fields.flag("no_bias", default=True):
         parts.append("biases (no_bias is false)")
-    parts += [part for key, part in UNCOUNTED_KEYS.items() if fields.value(key)]
-    if fields.has("sparse_attention_config"):
-        fields.assume(
-            "sparse_attention_config: how index keys are stored is not public; they are not counted"
-        )
     return tuple(dict.fromkeys(filter(None, parts)))

@@ -42,9 +42,19 @@ def _mlp(h: int, i: int) -> int:
     return 2 * h * i + i + h
 
 
+def _layer_norm_block(h: int, i: int) -> int:
+    """Attention and feed-forward with biases, and two norms with biases."""
+    return _attention(h) + _mlp(h, i) + 4 * h
+
+
 def _merger(h: int, width: int) -> int:
     """Four patches to one row: two matrices with biases, without the norm before them."""
     return 16 * h * h + 4 * h + 4 * h * width + width
+
+
+def _made(shape: _Shape, key: str, width: int) -> int:
+    """The width of the rows that the merger makes: stated, else the language model's."""
+    return shape.fields.integer(key, most=MAX_WIDTH) or width
 
 
 def _gemma3(shape: _Shape, width: int) -> int:
@@ -53,7 +63,8 @@ def _gemma3(shape: _Shape, width: int) -> int:
     n = shape.layers("num_hidden_layers", n)
     patch, image = shape.of("patch_size", 14), shape.of("image_size", 896)
     embedding = 3 * patch**2 * h + h + (image // patch) ** 2 * h
-    return embedding + n * (_attention(h) + _mlp(h, i) + 4 * h) + 2 * h + h * width + h
+    pooled = shape.fields.flag("vision_use_head") * (h + _attention(h) + 2 * h + _mlp(h, i))
+    return embedding + n * _layer_norm_block(h, i) + 2 * h + pooled + h * width + h
 
 
 def _gemma4(shape: _Shape, width: int) -> int:
@@ -77,7 +88,8 @@ def _qwen2_vl(shape: _Shape, width: int) -> int:
     h, n = shape.of("embed_dim", 1280), shape.layers("depth", 32)
     i = shape.of("mlp_ratio", 4) * h
     patches = 3 * 2 * shape.of("patch_size", 14) ** 2 * h
-    return patches + n * (_attention(h) + _mlp(h, i) + 4 * h) + 2 * h + _merger(h, width)
+    merger = 2 * h + _merger(h, _made(shape, "hidden_size", width))
+    return patches + n * _layer_norm_block(h, i) + merger
 
 
 def _qwen2_5_vl(shape: _Shape, width: int) -> int:
@@ -85,15 +97,16 @@ def _qwen2_5_vl(shape: _Shape, width: int) -> int:
     i = shape.of("intermediate_size", 3420)
     patches = 3 * 2 * shape.of("patch_size", 14) ** 2 * h
     block = 3 * h * i + 2 * i + h
-    return patches + n * (_attention(h) + block + 2 * h) + h + _merger(h, width)
+    merger = h + _merger(h, _made(shape, "out_hidden_size", width))
+    return patches + n * (_attention(h) + block + 2 * h) + merger
 
 
 def _qwen3_5(shape: _Shape, width: int) -> int:
     h, n = shape.of("hidden_size", 1152), shape.layers("depth", 27)
     i, positions = shape.of("intermediate_size", 4304), shape.of("num_position_embeddings", 2304)
     embedding = 3 * 2 * shape.of("patch_size", 16) ** 2 * h + h + positions * h
-    layers = n * (_attention(h) + _mlp(h, i) + 4 * h)
-    return embedding + layers + 2 * h + _merger(h, width)
+    merger = 2 * h + _merger(h, _made(shape, "out_hidden_size", width))
+    return embedding + n * _layer_norm_block(h, i) + merger
 
 
 def _qwen3_vl(shape: _Shape, width: int) -> int:
@@ -103,7 +116,8 @@ def _qwen3_vl(shape: _Shape, width: int) -> int:
     if listed is None:
         shape.taken.append("deepstack_visual_indexes of 3 layers")
     joined = 3 if listed is None else len(listed)
-    return _qwen3_5(shape, width) + joined * (8 * h + _merger(h, width))
+    merger = 8 * h + _merger(h, _made(shape, "out_hidden_size", width))
+    return _qwen3_5(shape, width) + joined * merger
 
 
 def _llama4(shape: _Shape, width: int) -> int:
@@ -111,9 +125,10 @@ def _llama4(shape: _Shape, width: int) -> int:
     h, i = shape.of("hidden_size", 1408), shape.of("intermediate_size", 5632)
     n, patch = shape.layers("num_hidden_layers", 34), shape.of("patch_size", 14)
     image, made = shape.of("image_size", 336), shape.of("projector_output_dim", 4096)
+    read, joined = shape.of("projector_input_dim", 4096), shape.of("vision_output_dim", 4096)
     embedding = 3 * patch**2 * h + h + ((image // patch) ** 2 + 1) * h
-    layers = n * (_attention(h) + _mlp(h, i) + 4 * h)
-    return embedding + layers + 4 * h + 4 * h * made + made * made + made * width
+    adapter = i * read + made * made + joined * width
+    return embedding + n * _layer_norm_block(h, i) + 4 * h + adapter
 
 
 def _internvl(shape: _Shape, width: int) -> int:
@@ -122,7 +137,7 @@ def _internvl(shape: _Shape, width: int) -> int:
     n, patch = shape.layers("num_hidden_layers", 24), shape.of("patch_size", 14)
     image = shape.of("image_size", 448)
     embedding = 3 * patch**2 * h + h + h + ((image // patch) ** 2 + 1) * h
-    layers = n * (_attention(h) + _mlp(h, i) + 4 * h + 2 * h)
+    layers = n * (_layer_norm_block(h, i) + 2 * h)
     return embedding + layers + 8 * h + 4 * h * width + width + width * width + width
 
 
@@ -138,7 +153,7 @@ def _mllama(shape: _Shape, width: int) -> int:
     read = shape.of("vision_output_dim", 7680)
     positions = rows * h + 1 + ratios * tiles * rows * h + 2 * (ratios * tiles * h + 1)
     embedding = 3 * shape.of("patch_size", 14) ** 2 * h + h + positions + 4 * h
-    layer = 4 * h * h + _mlp(h, i) + 4 * h
+    layer = _layer_norm_block(h, i) - 4 * h  # its attention has no biases
     return embedding + (n + last) * layer + 2 * last + read * width + width
 
 

@@ -10,10 +10,16 @@ import re
 from typing import Any
 
 from lrkv_plan.errors import shown
-from lrkv_plan.huggingface.attention import switch
-from lrkv_plan.huggingface.fields import MAX_EXPERTS, MAX_LAYERS, MAX_WIDTH, Fields
-from lrkv_plan.huggingface.layers import Layer
-from lrkv_plan.huggingface.model_types import Experts, ModelType
+from lrkv_plan.huggingface.fields import (
+    MAX_EXPERTS,
+    MAX_LAYERS,
+    MAX_WIDTH,
+    NOT_LANGUAGE,
+    Fields,
+    is_whole,
+)
+from lrkv_plan.huggingface.layers import Layer, without_drafts
+from lrkv_plan.huggingface.model_type import Experts, ModelType, switch
 
 EXPERT_COUNT_KEYS = (
     "n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts",
@@ -21,11 +27,14 @@ EXPERT_COUNT_KEYS = (
 )  # fmt: skip
 _ACTIVE_KEYS = (
     "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k",
-    "experts_per_token", "moe_k", "moe_num_active_primary_experts",
+    "experts_per_token", "moe_k", "moe_topk", "moe_num_active_primary_experts",
 )  # fmt: skip
-# A number of experts under any spelling; those that every token takes are none.
-_EXPERT_COUNT = re.compile(r"(?:\w+_)?(?:n|num)_(?:\w+_)?experts?|(?:n|num|moe)_experts?")
-_NO_COUNT = re.compile(r"shared|active|activated|selected|zero")
+# The width of a latent that the routed experts work on (Nemotron-3-Super, Kimi K3).
+_LATENT_KEYS = ("moe_latent_size", "latent_moe_size", "routed_expert_hidden_size")
+# What speaks of experts under any spelling; these words size nothing on their own.
+_EXPERTS = re.compile(r"(?:^|[^a-z])moe(?:[^a-z]|$)|experts?(?:[^a-z]|$)", re.IGNORECASE)
+_NO_EXPERTS = re.compile(r"loss|dropout|jitter|dtype|token_id|aux|eps|init", re.IGNORECASE)
+_MOST_KEYS = 10_000
 _DENSE_FIRST_KEYS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 # Other keys that place the mixtures; a list with one entry per layer makes them moot.
 _PLACING_KEYS = (
@@ -49,10 +58,10 @@ def feed_forwards_of(
     unread = _unread_experts(fields, known)
     if unread is not None:
         fields.assume(
-            f"feed_forward: left out, {unread} states experts and a {fields.text('model_type')} "
+            f"feed_forward: left out, {unread} speaks of experts and a {fields.text('model_type')} "
             "is read as dense here"
         )
-        return [NO_BLOCK if layer.block == "none" else None for layer in layers]
+        return [None] * len(layers)
     uses_experts = _expert_layers(fields, known, len(layers))
     mixture = _mixture(fields, known)
     widths = _dense_widths(fields, known, layers, hidden)
@@ -61,7 +70,8 @@ def feed_forwards_of(
         if layer.block == "none":
             blocks.append(NO_BLOCK)
         elif layer.block == "experts" or (layer.block == "by_rule" and uses_experts[i]):
-            blocks.append(mixture)
+            hashed = mixture is not None and i in hash_layers(fields)
+            blocks.append({**mixture, "router_bias": False} if mixture and hashed else mixture)
         else:
             blocks.append(_dense(fields, known, widths[i]))
     if None in blocks:
@@ -73,13 +83,15 @@ def _expert_layers(fields: Fields, known: ModelType, n_layers: int) -> list[bool
     """Which layers are mixtures; True everywhere for a mixture type that does not say it."""
     if known.experts is None or not _is_mixture(fields, known.experts):
         return [False] * n_layers
-    types = fields.choices("mlp_layer_types", {"dense": "dense", "sparse": "sparse"}, n_layers)
+    words = {"dense": "dense", "sparse": "sparse", "moe": "sparse", "hash_moe": "sparse"}
+    stated = without_drafts(fields, "mlp_layer_types", n_layers)
+    types = stated.choices("mlp_layer_types", words, n_layers)
     if types is not None:
         fields.settle(*_PLACING_KEYS)
         return [kind == "sparse" for kind in types]
     dense_first = fields.integer(*_DENSE_FIRST_KEYS, most=MAX_LAYERS, least=0) or 0
     dense_only = fields.indices("mlp_only_layers", n_layers) or set()
-    chosen = fields.indices("moe_layers", n_layers)
+    chosen = _enumerated(fields, n_layers) or fields.indices("moe_layers", n_layers)
     steps = [
         (fields.integer(key, most=MAX_LAYERS) or 1, 1)
         for key in ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
@@ -98,6 +110,32 @@ def _expert_layers(fields: Fields, known: ModelType, n_layers: int) -> list[bool
         and every[i]
         for i in range(n_layers)
     ]
+
+
+def hash_layers(fields: Fields) -> set[int]:
+    """DeepSeek-V4: the first layers, whose experts follow from the token; their routers correct
+    nothing.
+    """
+    words = fields.value("mlp_layer_types")
+    if isinstance(words, list):
+        return {i for i, word in enumerate(words[:MAX_LAYERS]) if word == "hash_moe"}
+    return set(range(fields.integer("num_hash_layers", most=MAX_LAYERS, least=0) or 0))
+
+
+def _enumerated(fields: Fields, n_layers: int) -> set[int]:
+    """Step 3.5: ``moe_layers_enum``, numbers of layers in a list or in text, drafts included."""
+    key = "moe_layers_enum"
+    value = fields.value(key)
+    if isinstance(value, str):
+        words = [word.strip() for word in value.split(",")]
+        if not all(word.isdecimal() for word in words):
+            raise fields.error(key, "must be numbers of layers, such as 3,4,5")
+        value = [int(word) for word in words]
+    if value is None:
+        return set()
+    if not isinstance(value, list) or not all(is_whole(one) for one in value):
+        raise fields.error(key, "must be numbers of layers, such as 3,4,5")
+    return {one for one in value if 0 <= one < n_layers}
 
 
 def _last_expert_layer(fields: Fields, n_layers: int) -> int:
@@ -119,13 +157,20 @@ def _frequency(fields: Fields, n_layers: int) -> list[bool]:
 
 
 def _unread_experts(fields: Fields, known: ModelType) -> str | None:
-    """The key of a dense type's file that states more than one expert."""
+    """The key of a dense type's file that speaks of experts, at any depth; None if none does."""
     if known.experts is not None:
         return None
-    for key, value in fields.data.items():
-        counts = _EXPERT_COUNT.fullmatch(key[:80]) and not _NO_COUNT.search(key[:80])
-        if counts and value not in (None, False, 0, 1, "", []):
-            return shown(key)
+    stack: list[dict[str, Any]] = [fields.data]
+    seen = 0
+    while stack and seen < _MOST_KEYS:
+        for key, value in stack.pop().items():
+            seen += 1
+            short = str(key)[:80]
+            if isinstance(value, dict) and key not in NOT_LANGUAGE:
+                stack.append(value)
+            states = value not in (None, False, 0, 1, "", [], {}, [0], [1])
+            if states and _EXPERTS.search(short) and not _NO_EXPERTS.search(short):
+                return shown(key)
     return None
 
 
@@ -146,8 +191,8 @@ def _mixture(fields: Fields, known: ModelType) -> dict[str, Any] | None:
     width = inner.integer(rule.width, most=MAX_WIDTH)
     placed = not rule.placed_by or fields.has(*rule.placed_by, "hybrid_override_pattern")
     shared_stated = rule.shared is None or rule.shared in fields.data
-    narrow = fields.has("moe_latent_size", "latent_moe_size", "routed_expert_hidden_size")
-    if not (n_experts and active and width and placed and shared_stated) or narrow:
+    latent = fields.integer(*_LATENT_KEYS, most=MAX_WIDTH)
+    if not (n_experts and active and width and placed and shared_stated):
         return None
     return {
         "kind": "experts", "hidden_dim": width, "n_experts": n_experts,
@@ -155,6 +200,7 @@ def _mixture(fields: Fields, known: ModelType) -> dict[str, Any] | None:
         "dense_hidden_dim": _beside(fields, known) if rule.dense_beside else 0,
         "gated": known.gated, "bias": switch(fields, known.feed_forward_bias),
         "router_bias": switch(fields, rule.router_bias), "shared_gate": rule.shared_gate,
+        "routed_dim": latent,
     }  # fmt: skip
 
 

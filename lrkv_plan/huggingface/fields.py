@@ -197,6 +197,10 @@ _TOWERS = {
 }
 
 
+# Mappings that describe nothing of the language model.
+NOT_LANGUAGE = (*_TOWERS, "quantization_config", "compression_config", "id2label", "label2id")
+
+
 def language_part(config: Fields) -> tuple[Fields, tuple[str, ...]]:
     """The mapping that describes the language model, and the uncounted parts around it.
 
@@ -205,7 +209,7 @@ def language_part(config: Fields) -> tuple[Fields, tuple[str, ...]]:
     SpecError
         If the file describes no model in a known spelling.
     """
-    towers = _towers(config)
+    outermost, towers = config, _towers(config)
     for key in _OUTER:
         outer = config.part(key)
         if outer is not None:
@@ -221,6 +225,8 @@ def language_part(config: Fields) -> tuple[Fields, tuple[str, ...]]:
         raise SpecError(
             f"{config.path}: not a config.json of a language model: none of {looked_for} is there"
         )
+    if config is not outermost:
+        towers |= _others(outermost, towers)
     return config, tuple(towers)
 
 
@@ -228,11 +234,33 @@ def _towers(config: Fields) -> dict[str, Any]:
     return {name: key for key, name in _TOWERS.items() if config.has(key)}
 
 
+def _others(outermost: Fields, towers: dict[str, Any]) -> dict[str, Any]:
+    """What stands around a nested language model under no known name.
+
+    Mappings that have layers or a width of their own; else, where nothing is named at all, whatever
+    the outer type adds.
+    """
+    known = (*_TOWERS, *_NESTS, *_OUTER)
+    found = {
+        f"part described by {key[:48]!r}": key
+        for key, value in outermost.data.items()
+        if key not in known and isinstance(value, dict)
+        and any(isinstance(value.get(one), int) for one in (*LAYER_KEYS, *HIDDEN_KEYS))
+    }  # fmt: skip
+    if towers or found:
+        return found
+    name = outermost.data.get("model_type")
+    return {f"what {str(name)[:48]!r} adds to its language model": None}
+
+
 def _inside(config: Fields, nested: Fields) -> Fields:
     carried = {key: config.data[key] for key in _CARRIED if config.has(key)}
     if not nested.has("model_type") and config.has("model_type"):
         carried["model_type"] = config.data["model_type"]
     stated = {key: value for key, value in nested.data.items() if value is not None}
+    tied = "tie_word_embeddings"
+    if stated.get(tied, carried.get(tied)) != carried.get(tied, stated.get(tied)):
+        nested.assume(f"{tied}: the file says two things; the language model's own counts")
     # A null in the nested part counts as stated only where nothing is carried.
     return Fields(
         {**nested.data, **carried, **stated},

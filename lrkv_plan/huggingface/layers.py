@@ -1,7 +1,8 @@
 """Which mixer each layer has.
 
 A mixer is named by one word: full, sliding, chunked, cross, linear, mamba, conv, lru, parallel
-(attention and mamba side by side) or none. Lists in the file win over the rule of the model type.
+(attention and mamba side by side), csa and hca (windows beside compressed rows) or none. Lists in
+the file win over the rule of the model type.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from lrkv_plan.huggingface.fields import (
     Fields,
     is_whole,
 )
-from lrkv_plan.huggingface.model_types import ModelType
+from lrkv_plan.huggingface.model_type import ModelType
 
 
 def every_nth_full(n: int, n_layers: int, otherwise: str) -> list[str]:
@@ -124,6 +125,19 @@ def _cross_attention(fields: Fields, n_layers: int) -> list[str]:
     return ["cross" if i in chosen else "full" for i in range(n_layers)]
 
 
+def _compression(fields: Fields, n_layers: int) -> list[str]:
+    """DeepSeek-V4: how many tokens a layer's compressed rows stand for; 0 is a window alone.
+
+    Absent, the code has two layers of 128, then 128 and 4 in turn.
+    """
+    key = "compress_ratios"
+    words = {0: "sliding", 4: "csa", 128: "hca"}
+    if fields.has(key):
+        return without_drafts(fields, key, n_layers).choices(key, words, n_layers) or []
+    fields.assume(f"{key}: absent, 128 twice and then 128 and 4 in turn, as the code")
+    return ["csa" if i > 2 and i % 2 else "hca" for i in range(n_layers)]
+
+
 PATTERNS: dict[str, Callable[[Fields, int], list[str]]] = {
     "layer_group_size": _linear_groups,
     "block_types": _repeated_blocks,
@@ -133,33 +147,40 @@ PATTERNS: dict[str, Callable[[Fields, int], list[str]]] = {
     "full_attn_idxs": _full_between_convolutions,
     "cross_attention_layers": _cross_attention,
     "mamba_step": _mamba_steps,
+    "compress_ratios": _compression,
 }
 """By the name that a ``ModelType`` gives its pattern."""
 
 
 class Layer(NamedTuple):
-    """One block: its mixer, and which feed-forward it has ("by_rule", dense, experts, none)."""
+    """One block: its mixer, and which feed-forward it has ("by_rule", dense, experts, none).
+
+    Without an index of its own a layer takes over another's choice of rows, or does not choose.
+    """
 
     mixer: str
     block: str = "by_rule"
     reuses_cache: bool = False
     has_index: bool = True
+    chooses: bool = True
 
 
+_BLOCK_SPARSE = "minimax_m3_sparse"
 _LAYER_TYPES = {
     "full_attention": "full", "attention": "full", "global_attention": "full",
     "sliding_attention": "sliding", "chunked_attention": "chunked",
     "linear_attention": "linear", "mamba": "mamba", "mamba2": "mamba", "conv": "conv",
-    "deepseek_sparse_attention": "full",
+    "deepseek_sparse_attention": "full", "indexed_attention": "full", _BLOCK_SPARSE: "full",
 }  # fmt: skip
-# Transformers 5 writes one word for every recurrent layer, and another for a sparse-index layer;
-# what they stand for follows from the type.
+# Transformers 5 writes one word for every recurrent layer; its type says what it stands for.
 _MAMBA_WORDS = {"linear_attention": "mamba"}
-_INDEX_WORDS = {"indexed_attention": "full"}
 _WORDS_OF_TYPE = {
+    "zamba2": {"hybrid": "parallel"},
+    "deepseek_v4": {
+        "compressed_sparse_attention": "csa", "heavily_compressed_attention": "hca",
+    },
     "jamba": _MAMBA_WORDS, "bamba": _MAMBA_WORDS, "granitemoehybrid": _MAMBA_WORDS,
     "falcon_h1": {**_MAMBA_WORDS, "hybrid": "parallel"},
-    "deepseek_v32": _INDEX_WORDS, "glm_moe_dsa": _INDEX_WORDS, "glm5_next": _INDEX_WORDS,
 }  # fmt: skip
 # Nemotron-H: every letter, or word in later files, is a block of its own.
 _PATTERN_LETTERS = {
@@ -185,8 +206,11 @@ def layers_of(fields: Fields, known: ModelType) -> list[Layer]:
     n_layers = fields.needed(*LAYER_KEYS, most=MAX_LAYERS)
     if known.pattern == "only_mamba":
         return _only_mamba(fields, n_layers)
-    layers = [Layer(mixer) for mixer in _mixers(fields, known, n_layers)]
-    layers = _with_shared_index(fields, layers)
+    if known.pattern == "only_rwkv":
+        return [Layer("rwkv", "none")] * n_layers
+    block = "none" if known.shares_weights else "by_rule"
+    layers = [Layer(mixer, block) for mixer in _mixers(fields, known, n_layers)]
+    layers = _with_dense_layers(fields, _with_shared_index(fields, layers))
     return _with_reused_caches(fields, layers)
 
 
@@ -224,6 +248,26 @@ def _with_shared_index(fields: Fields, layers: list[Layer]) -> list[Layer]:
         return layers
     fields.assume("layers whose index is shared keep no index keys")
     return [x._replace(has_index=own) for x, own in zip(layers, has_index, strict=True)]
+
+
+def _with_dense_layers(fields: Fields, layers: list[Layer]) -> list[Layer]:
+    """MiniMax-M3: some layers attend to everything and have no index."""
+    inner = fields.part("sparse_attention_config")
+    key = "sparse_attention_freq"
+    words = fields.value("layer_types")
+    if inner is not None and inner.has(key):
+        listed = inner.choices(key, {0: "", 1: "chooses"}, len(layers)) or []
+        chooses = [bool(word) for word in listed]
+    elif isinstance(words, list) and _BLOCK_SPARSE in words:
+        chooses = [word == _BLOCK_SPARSE for word in words]
+    elif fields.has("index_block_size"):
+        chooses = [False] * len(layers)
+    else:
+        return layers
+    return [
+        x._replace(has_index=x.has_index and own, chooses=own)
+        for x, own in zip(layers, chooses, strict=True)
+    ]
 
 
 def _index_layers(fields: Fields, n_layers: int) -> list[bool]:
@@ -279,11 +323,52 @@ def _listed(fields: Fields, n_layers: int) -> list[str] | None:
     name = (fields.text("model_type") or "").removesuffix("_text")
     words = {**_LAYER_TYPES, **_WORDS_OF_TYPE.get(name, {})}
     for key in ("layer_types", "layers_block_type"):
-        mixers = fields.choices(key, words, n_layers)
+        mixers = without_drafts(fields, key, n_layers).choices(key, words, n_layers)
         if mixers is not None:
             return mixers
     flags = fields.choices("hybrid_layer_pattern", {0: "full", 1: "sliding"}, n_layers)
     return flags or fields.choices("attn_type_list", {0: "linear", 1: "full"}, n_layers)
+
+
+def heads_of_kind(fields: Fields, layers: list[Layer], mixer: str) -> Fields:
+    """The fields with the heads of layers of that mixer, where a list states them layer by layer.
+
+    Laguna: ``num_attention_heads_per_layer``; transformers 5: ``per_layer_config``, a mapping from
+    layer numbers to keys that differ there.
+
+    Raises
+    ------
+    SpecError
+        If layers of one kind differ.
+    """
+    places = [i for i, layer in enumerate(layers) if layer.mixer == mixer]
+    key = "num_attention_heads_per_layer"
+    listed = fields.items(key, len(layers))
+    stated = [{} if listed is None else {"num_attention_heads": listed[i]} for i in places]
+    own = fields.part("per_layer_config")
+    if own is not None and own.data:
+        key = "per_layer_config"
+        stated = [{**one, **_of_layer(own, i)} for one, i in zip(stated, places, strict=True)]
+    if any(one != stated[0] for one in stated):
+        raise fields.error(key, f"{mixer} layers differ among themselves, which is not modelled")
+    if not stated[0]:
+        return fields
+    data = {**fields.data, **stated[0]}
+    return Fields(data, fields.path, fields.prefix, fields.remarks, fields.read)
+
+
+def _of_layer(own: Fields, index: int) -> dict[str, object]:
+    part = own.part(str(index))
+    return {} if part is None else part.data
+
+
+def without_drafts(fields: Fields, key: str, n_layers: int) -> Fields:
+    """The fields with a list that also names the draft layers (Step 3.5) cut to the model's own."""
+    values = fields.value(key)
+    drafts = fields.integer("num_nextn_predict_layers", most=MAX_LAYERS, least=0) or 0
+    if not drafts or not isinstance(values, list) or len(values) != n_layers + drafts:
+        return fields
+    return Fields({**fields.data, key: values[:n_layers]}, fields.path, fields.prefix)
 
 
 def _linear_lists(fields: Fields, n_layers: int) -> list[str] | None:
@@ -413,7 +498,7 @@ def _window_keys(fields: Fields) -> tuple[str, ...]:
 
 def window_of(fields: Fields, mixer: str) -> dict[str, object]:
     """``LayerGroup`` keys of a windowed layer, empty for others."""
-    if mixer == "sliding":
+    if mixer in ("sliding", "csa", "hca"):
         return {
             "window_tokens": fields.needed(*_window_keys(fields), most=MAX_TOKENS),
             "window_kind": "sliding",

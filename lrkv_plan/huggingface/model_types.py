@@ -4,76 +4,17 @@ One row per type, read in the modelling code of Hugging Face transformers 5.24; 
 in that of vLLM, smallthinker in its authors' code for vLLM, internlm3, qwen and minimax_text_01 in
 code that ships with their checkpoints; baichuan, chatglm, minicpm3, mpt and plamo2 are from memory
 of such code, not read again. The totals of dbrx, dots.llm1, gpt-neo-1.3b, phi-3.5-moe, qwen-14b and
-seed-oss-36b close to the last parameter. A default that is a constant of the code, such as head_dim
-256, is deliberately absent: the importer asks for the key instead.
+seed-oss-36b close to the last parameter, and so does what transformers makes of the defaults of a
+hundred types (tests/golden/default_totals.yaml). A constant of the code that a cache depends on,
+such as head_dim 256, is deliberately absent: the importer asks for the key instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from lrkv_plan.huggingface.model_type import Experts, ModelType
 from lrkv_plan.specs.model import Norms
-
-Switch = bool | tuple[str, bool]
-"""A fixed answer, or a flag of config.json and its default in the code."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Experts:
-    """Where a mixture-of-experts type states its widths.
-
-    ``shared`` is the key of the shared block's width, or of the number of shared experts when
-    ``shared_is_count``. Without one of ``placed_by`` it is unknown which layers are mixtures.
-    """
-
-    width: str = "moe_intermediate_size"
-    shared: str | None = None
-    shared_is_count: bool = False
-    shared_gate: bool = False
-    router_bias: Switch = False
-    dense_beside: bool = False
-    placed_by: tuple[str, ...] = ()
-    part: str = ""  # the mapping that holds counts and width, if it is not the file itself
-    norms: int = 0  # of a layer with experts beyond those of every layer
-    scales: bool = False  # one scalar of each router input and each expert
-    uncounted: str = ""  # weights of the mixture that the spec has no place for
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelType:
-    """Defaults of one type; None and the empty string mean "not known here"."""
-
-    head_dim_is_quotient: bool = False
-    head_dim_key: str = ""  # where the type has a word of its own
-    value_dim_is_quotient: bool = False  # of latent attention
-    kv_heads_default_to_heads: bool = False
-    multi_query_decides: bool = False
-    must_state: tuple[str, ...] = ()
-    qkv_bias: Switch = ("attention_bias", False)
-    output_bias: Switch = ("attention_bias", False)
-    output_gate: Switch = ("attn_output_gate", False)
-    qk_norm: Switch = False
-    wide_qk_norm: Switch = False  # one weight for each scalar of all heads
-    sinks: bool = False
-    window: str = ""  # a name in layers.WINDOW_RULES
-    pattern: str = ""  # a name in layer_patterns.PATTERNS, or only_mamba
-    gated: bool | None = None
-    feed_forward_bias: Switch = ("mlp_bias", False)
-    dense_width: tuple[str, ...] = ("intermediate_size",)
-    dense_width_divisor: int = 1  # the code divides the stated width
-    dense_factor: int | None = None  # width / hidden_size when the width is absent
-    experts: Experts | None = None
-    norms: Norms | None = None
-    one_norm_when: str = ""  # a flag that drops the norm before the feed-forward block
-    tied: bool | None = None
-    head_bias: Switch = False
-    extra_positions: int | None = None  # learned positions beyond the maximum length
-    default_positions: int | None = None  # the maximum length where the file is silent
-    image_rows: int = 0  # of the embedding, beyond those of the head
-    mtp_copies: int | None = None  # tables that a draft module stores again; None: not known
-    uncounted: tuple[str, ...] = ()
-    bias_key: str = ""  # checkpoints state it as true against the code's default
-
 
 RMS = Norms(per_mixer=1, per_feed_forward=1)
 _SANDWICH = Norms(per_mixer=2, per_feed_forward=2)
@@ -153,6 +94,32 @@ _COHERE = replace(
     wide_qk_norm=("use_qk_norm", False),
 )  # fmt: skip
 
+_MINIMAX_M3 = replace(
+    _STATED, qk_norm=True, dense_width=("dense_intermediate_size",),
+    defaults={"dense_intermediate_size": 12_288, "shared_intermediate_size": 3072},
+    experts=Experts(
+        width="intermediate_size", shared="shared_intermediate_size",
+        router_bias=("use_routing_bias", True), placed_by=("moe_layer_freq", "mlp_layer_types"),
+    ),
+)  # fmt: skip
+_ARIA = replace(
+    _STATED,
+    experts=Experts(
+        width="intermediate_size", shared="moe_num_shared_experts", shared_is_count=True
+    ),
+)
+_CODEGEN = replace(_GPTJ, qkv_bias=False, output_bias=False)
+_SHARED_COUNT = Experts(
+    shared="num_shared_experts", shared_is_count=True, router_bias=True,
+    placed_by=("first_k_dense_replace", "mlp_layer_types"),
+)  # fmt: skip
+_STEP = replace(
+    _STATED, qk_norm=True, head_gate=True, defaults={"share_expert_dim": 1280},
+    experts=Experts(
+        shared="share_expert_dim", router_bias=True,
+        placed_by=("moe_layers_enum", "first_k_dense_replace", "mlp_layer_types"),
+    ),
+)  # fmt: skip
 _MLLAMA = replace(
     _LLAMA,
     kv_heads_default_to_heads=False,
@@ -184,11 +151,15 @@ MODEL_TYPES: dict[str, ModelType] = {
     "qwen3_5": _QWEN3_NEXT,
     "qwen3_5_moe": replace(_QWEN3_NEXT, experts=_QWEN_EXPERTS),
     "mimo": replace(_STATED, qkv_bias=True, output_bias=False, window="upper"),
-    "mimo_v2_flash": replace(_STATED, experts=replace(_V3_EXPERTS, placed_by=("moe_layer_freq",))),
+    "mimo_v2_flash": replace(
+        _STATED, sliding_kv_factor=2, sinks=("add_full_attention_sink_bias", False),
+        sliding_sinks=("add_swa_attention_sink_bias", True),
+        experts=Experts(router_bias=True, placed_by=("moe_layer_freq", "mlp_layer_types")),
+    ),
     "gemma": replace(_STATED, tied=True),
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA3,
-    "gemma3n": replace(_GEMMA3, window="every_5th_full", uncounted=("altup and laurel weights",)),
+    "gemma3n": replace(_GEMMA3, window="every_5th_full", additions=("altup",)),
     "gemma4": replace(
         _GEMMA3,
         must_state=("global_head_dim",),
@@ -216,7 +187,7 @@ MODEL_TYPES: dict[str, ModelType] = {
     "mpt": _MPT,
     "baichuan": _LLAMA,
     "chatglm": replace(
-        _STATED, qkv_bias=("add_qkv_bias", False), bias_key="add_qkv_bias",
+        _STATED, qkv_bias=("add_qkv_bias", False), published={"add_qkv_bias": True},
         output_bias=("add_bias_linear", False),
         feed_forward_bias=("add_bias_linear", False), dense_width=("ffn_hidden_size",),
     ),
@@ -231,7 +202,7 @@ MODEL_TYPES: dict[str, ModelType] = {
     "glm4": replace(_STATED, output_bias=False, norms=_SANDWICH),
     "glm4_moe": replace(
         _STATED, output_bias=False, qk_norm=("use_qk_norm", False), experts=_V3_EXPERTS,
-        bias_key="attention_bias", mtp_copies=2,
+        published={"attention_bias": True}, mtp_copies=2,
     ),
     "glm4_moe_lite": _DEEPSEEK3,
     "deepseek_v2": _DEEPSEEK2,
@@ -240,16 +211,12 @@ MODEL_TYPES: dict[str, ModelType] = {
     "deepseek_v32": _DEEPSEEK3,
     "glm_moe_dsa": replace(_DEEPSEEK3, mtp_copies=0),
     "kimi_linear": replace(
-        _DEEPSEEK3, experts=replace(_V3_EXPERTS, shared="num_shared_experts"), mtp_copies=None
+        _DEEPSEEK3, experts=replace(_V3_EXPERTS, shared="num_shared_experts"), mtp_copies=None,
+        additions=("attention_residual",),
     ),
     "minicpm3": replace(_LLAMA, value_dim_is_quotient=True, tied=True, feed_forward_bias=False),
-    "minimax_m3": replace(
-        _STATED, qk_norm=True, dense_width=("dense_intermediate_size",),
-        experts=Experts(
-            width="intermediate_size", shared="shared_intermediate_size",
-            router_bias=("use_routing_bias", True), placed_by=("moe_layer_freq", "mlp_layer_types"),
-        ),
-    ),
+    "minimax_m3": _MINIMAX_M3,
+    "minimax_m3_vl": _MINIMAX_M3,
     "minimax": replace(_STATED, experts=Experts(width="intermediate_size")),
     "minimax_text_01": replace(_STATED, experts=Experts(width="intermediate_size")),
     "minimax_m2": replace(
@@ -307,12 +274,16 @@ MODEL_TYPES: dict[str, ModelType] = {
     ),
     "apertus": replace(
         _LLAMA, gated=False, qk_norm=True, feed_forward_bias=False,
-        uncounted=("two activation scalars of each layer",),
+        additions=("activation_scalars",),
     ),
     "arcee": replace(_LLAMA, gated=False),
     "dbrx": replace(
         _LLAMA, kv_heads_default_to_heads=False, must_state=("attn_config",), dense_width=(),
         experts=Experts(width="ffn_hidden_size", part="ffn_config"),
+    ),
+    "deepseek_v4": replace(
+        _STATED, pattern="compress_ratios", shared_row=True, sinks=True,
+        experts=replace(_V3_EXPERTS, placed_by=()), additions=("hyper_connections", "stream_head"),
     ),
     "dots1": _DOTS,
     "exaone": _LLAMA,
@@ -326,7 +297,7 @@ MODEL_TYPES: dict[str, ModelType] = {
     ),
     "glm5_next": replace(
         _DEEPSEEK3, must_state=("index_kpool", "layer_types"), mtp_copies=None,
-        uncounted=("weights of the hyper-connections",),
+        additions=("hyper_connections",),
     ),
     "glm": replace(_STATED, qkv_bias=("attention_bias", True), output_bias=False),
     "glm4v": replace(
@@ -384,14 +355,87 @@ MODEL_TYPES: dict[str, ModelType] = {
         one_norm_when="use_parallel_residual", wide_qk_norm=("qk_layernorm", False),
     ),
     "smollm3": replace(_MISTRAL, tied=True, window="upper"),
+    "rwkv": replace(
+        _MAMBA, pattern="only_rwkv", tied=None,
+        norms=Norms(per_mixer=2, per_feed_forward=0, bias=True, embedding=True),
+    ),
+    "step3p5": _STEP,
+    "step3p7": _STEP,
+    "aria": _ARIA,
+    "aria_text": _ARIA,
+    "axk1": replace(_DEEPSEEK3, experts=replace(_V3_EXPERTS, norms=1), mtp_copies=None),
+    "biogpt": replace(
+        _GPT2, dense_width=("intermediate_size",), extra_positions=2, tied=None
+    ),
+    "bitnet": replace(_LLAMA, additions=("sub_norms",), tied=None),
+    "codegen": _CODEGEN,
+    "cohere2_moe": replace(
+        _COHERE, wide_qk_norm=False, tied=None,
+        experts=Experts(
+            width="intermediate_size", shared="num_shared_experts", shared_is_count=True,
+            placed_by=("mlp_layer_types",),
+        ),
+    ),
+    "cwm": _STATED,
+    "diffllama": replace(_LLAMA, additions=("differential",)),
+    "exaone_moe": replace(_STATED, qk_norm=True, window="every_4th_full", experts=_SHARED_COUNT),
+    "flex_olmo": replace(_OLMO2, experts=Experts(width="intermediate_size")),
+    "granite_swa": replace(_LLAMA, sinks=True),
+    "granitemoe_swa": replace(_LLAMA, sinks=True, experts=_GRANITE_EXPERTS),
+    "helium": replace(_STATED, output_bias=False),
+    "hy_v3": replace(_STATED, qk_norm=True, experts=_SHARED_COUNT),
+    "hyperclovax": replace(
+        _STATED, norms=_SANDWICH, four_norms_when=("use_post_norm", True), tied=None
+    ),
+    "iquestcoder": _STATED,
+    "jais2": replace(
+        _STATED, gated=False, norms=_LAYER_NORM, qkv_bias=("attention_bias", True),
+        output_bias=("attention_bias", True), feed_forward_bias=("mlp_bias", True),
+    ),
+    "kolibri1": replace(
+        _STATED, qk_norm=True, norms=_SANDWICH,
+        experts=Experts(shared="shared_expert_intermediate_size", router_bias=True),
+    ),
+    "laguna": replace(
+        _STATED, qk_norm=True, head_gate=True,
+        experts=Experts(
+            shared="shared_expert_intermediate_size", router_bias=True,
+            placed_by=("mlp_layer_types",),
+        ),
+    ),
+    "lara_mini": replace(
+        _STATED, qk_norm=True, tied=None, experts=Experts(shared="shared_expert_intermediate_size")
+    ),
+    "mellum": replace(_STATED, qk_norm=True, experts=Experts(placed_by=("mlp_layer_types",))),
+    "mistral4": _DEEPSEEK2,
+    "nanochat": replace(
+        _LLAMA, gated=False, norms=Norms(per_mixer=0, per_feed_forward=0, final=False), tied=None,
+        kv_heads_default_to_heads=False, feed_forward_bias=False,
+    ),
+    "olmo_hybrid": _OLMO2,
+    "persimmon": replace(
+        _NEOX, qkv_bias=True, output_bias=True, qk_norm=("qk_layernorm", True),
+        additions=("qk_norm_bias",),
+    ),
+    "sarvam_mla": replace(_DEEPSEEK3, mtp_copies=None),
+    "sarvam_moe": replace(
+        _STATED, qk_norm=("use_qk_norm", True), experts=replace(_V3_EXPERTS, placed_by=_DENSE_FIRST)
+    ),
+    "solar_open": replace(_STATED, experts=replace(_V3_EXPERTS, placed_by=())),
+    "vaultgemma": replace(_GEMMA2, norms=RMS),
+    "xglm": replace(_OPT, qkv_bias=True, output_bias=True, feed_forward_bias=True,
+                    extra_positions=None, default_positions=None),
+    "youtu": _STATED,
+    "zamba2": replace(
+        _MAMBA, kv_heads_default_to_heads=True, pattern="", tied=None,
+        must_state=("layers_block_type|layer_types",), head_dim_key="attention_head_dim",
+        additions=("shared_block",), shares_weights=True,
+    ),
 }  # fmt: skip
 
 # Types whose attention is not what their keys suggest; a figure would be wrong, so there is none.
 UNSUPPORTED_TYPES = {
-    "deepseek_v4": "its attention compresses the cache at a rate per layer (compress_ratios)",
     "longcat_flash": "each of its layers has two attention blocks",
-    "rwkv": "it has no attention and its state is not modelled",
-    "zamba2": "its attention blocks share weights between layers",
     "bert": "an encoder keeps no cache",
 }
 UNSUPPORTED_KEYS = {
@@ -399,12 +443,6 @@ UNSUPPORTED_KEYS = {
     "cross_attention_layers": "cross-attention to image tokens is not modelled",
     "use_cla": "cross-layer attention is not modelled: engines keep shared rows in every layer, "
     "the model's own code once",
-}
-# Keys that announce weights which the spec has no place for.
-UNCOUNTED_KEYS = {
-    "sparse_attention_config": "weights of the sparse-attention indexer",
-    "add_swa_attention_sink_bias": "attention sinks of the sliding layers",
-    "add_full_attention_sink_bias": "attention sinks of the full layers",
 }
 
 

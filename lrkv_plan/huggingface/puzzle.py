@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lrkv_plan.huggingface.attention import HEAD_DIM_KEYS, HEAD_KEYS, grouped, switch
+from lrkv_plan.huggingface.attention import HEAD_DIM_KEYS, HEAD_KEYS, grouped
 from lrkv_plan.huggingface.feed_forward import NO_BLOCK
 from lrkv_plan.huggingface.fields import LAYER_KEYS, MAX_HEADS, MAX_LAYERS, MAX_WIDTH, Fields
-from lrkv_plan.huggingface.model_types import ModelType
+from lrkv_plan.huggingface.model_type import ModelType, switch
 
 _WIDTH_MULTIPLE = 256
 

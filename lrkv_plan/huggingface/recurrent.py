@@ -12,7 +12,7 @@ from lrkv_plan.errors import shown
 from lrkv_plan.huggingface.fields import MAX_HEADS, MAX_WIDTH, Fields
 from lrkv_plan.huggingface.model_types import MODEL_TYPES
 
-_RECURRENT = ("linear", "mamba", "parallel", "conv", "lru")
+_RECURRENT = ("linear", "mamba", "parallel", "conv", "lru", "rwkv")
 _STATE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _STATE_DTYPE_KEYS = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
 _MAMBA1 = ("mamba", "falcon_mamba")
@@ -44,6 +44,10 @@ def recurrent_of(fields: Fields, mixer: str, hidden: int) -> Row:
 def _kind(fields: Fields, mixer: str, name: str, hidden: int) -> Row:
     if mixer == "lru":
         return _gated_lru(fields, hidden)
+    if mixer == "rwkv":
+        return _rwkv(fields, hidden)
+    if name == "zamba2":
+        return _zamba2(fields, hidden, is_hybrid=mixer == "parallel")
     if mixer == "conv":
         return _short_convolution(fields, hidden)
     if mixer == "linear":
@@ -226,10 +230,12 @@ def _mamba2(fields: Fields, name: str, hidden: int) -> Row:
     gated norm I (Falcon-H1 has none unless it says so), and the output I d.
     """
     own = (("num_heads",), ("head_dim",), ("state_size",)) if name == "mamba2" else ((), (), ())
-    heads = fields.needed("mamba_num_heads", "mamba_n_heads", *own[0], most=MAX_HEADS)
+    heads = fields.needed(
+        "mamba_num_heads", "mamba_n_heads", "n_mamba_heads", *own[0], most=MAX_HEADS
+    )
     head_dim = _mamba_head_dim(fields, hidden, heads, own[1])
     d_state = fields.needed("ssm_state_size", "mamba_d_state", *own[2], most=MAX_WIDTH)
-    groups = fields.needed("n_groups", "mamba_n_groups", most=MAX_HEADS)
+    groups = fields.needed("n_groups", "mamba_n_groups", "mamba_ngroups", most=MAX_HEADS)
     kernel = fields.needed("conv_kernel", "mamba_d_conv", most=MAX_WIDTH, least=2)
     state = (
         _tensor("ssm", heads, head_dim * d_state, _state_bytes(fields)),
@@ -280,7 +286,9 @@ def _biases(fields: Fields) -> tuple[bool, bool]:
 
 def _mamba_head_dim(fields: Fields, hidden: int, heads: int, own: tuple[str, ...]) -> int:
     if fields.value("mamba_d_head") != "auto":
-        return fields.needed("mamba_head_dim", "mamba_d_head", *own, most=MAX_WIDTH)
+        return fields.needed(
+            "mamba_head_dim", "mamba_d_head", "mamba_headdim", *own, most=MAX_WIDTH
+        )
     inner = fields.needed("mamba_expand", most=MAX_WIDTH) * hidden
     if inner % heads:
         raise fields.error("mamba_d_head", f"{heads} heads do not divide {inner}")
@@ -397,5 +405,52 @@ def _gated_lru(fields: Fields, hidden: int) -> Row:
             _vector("biases", 6 * width, heads),  # x, gate, conv, two gates; and the decay
             _output(width, hidden, heads),
             _vector("output_bias", hidden, None),
+        ),
+    }
+
+
+def _zamba2(fields: Fields, hidden: int, *, is_hybrid: bool) -> Row:
+    """Zamba2: Mamba 2 in every layer; those with the shared block map its output, d d.
+
+    They adapt it too: r (d + 2 i) for its feed-forward, and 3 (2 d r + r 2 d) for its queries, keys
+    and values where ``use_shared_attention_adapter`` says so.
+    """
+    found = _mamba2(fields, "zamba2", hidden)
+    if not is_hybrid:
+        return found
+    rank = fields.needed("adapter_rank", most=MAX_WIDTH)
+    inner = fields.needed("intermediate_size", most=MAX_WIDTH)
+    attends = fields.flag("use_shared_attention_adapter")
+    more = _present(
+        _matrix("shared_output", hidden, hidden, None),
+        _matrix("adapter_down", hidden, rank, None),
+        _matrix("adapter_up", rank, 2 * inner, None, reads="adapter"),
+        attends and _matrix("attention_adapters", 2 * hidden, 6 * rank, None, reads="two streams"),
+    )
+    return {**found, "weights": (*found["weights"], *more)}
+
+
+def _rwkv(fields: Fields, hidden: int) -> Row:
+    """RWKV-4: two shifted rows, and numerator, denominator and maximum in float32.
+
+    With a the attention's width and i the feed-forward's: 4 d a + 2 a + 3 d, and 2 d i + d d + 2 d.
+    """
+    width = fields.integer("attention_hidden_size", most=MAX_WIDTH) or hidden
+    inner = fields.integer("intermediate_size", most=MAX_WIDTH) or 4 * hidden
+    shifted = 4 if fields.text("torch_dtype", "dtype") == "float32" else 2
+    return {
+        "state": (
+            _tensor("shifted_rows", 2, hidden, shifted),
+            _tensor("recurrent", 3, width, _STATE_BYTES["float32"]),
+        ),
+        "update": "rwkv",
+        "weights": (
+            _matrix("key_value_receptance", hidden, 3 * width, None),
+            _vector("decay_first", 2 * width, None),
+            _vector("mixes", 5 * hidden, None),
+            _output(width, hidden, 1),
+            _matrix("feed_forward_key", hidden, inner, None),
+            _matrix("feed_forward_receptance", hidden, hidden, None),
+            _matrix("feed_forward_value", inner, hidden, None, reads="channels"),
         ),
     }

@@ -73,6 +73,18 @@ def deciding_terms(model: StepModel, step: StepTime) -> Any:
     return found
 
 
+def bases_of(model: StepModel, step: StepTime) -> Any:
+    """``time_basis`` of a step over arrays, as places in ``STRONGEST_FIRST``."""
+    import numpy as np
+
+    worst = np.zeros(np.shape(step.step_s), dtype=np.int8)
+    for _, basis, seconds in basis_by_term(model, step):
+        rank = STRONGEST_FIRST.index(basis)
+        if rank:
+            worst[(seconds > WEIGHTY_SHARE * step.step_s) & (rank > worst)] = rank
+    return worst
+
+
 def time_basis(model: StepModel, step: StepTime) -> Basis:
     """The weakest evidence among terms over a tenth of one step's time."""
     total = float(step.step_s)

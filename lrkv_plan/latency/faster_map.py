@@ -6,9 +6,10 @@ Every change along the context is exact: it is solved by ``latency.crossover``, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from lrkv_plan.errors import UsageError
 from lrkv_plan.latency.crossover import context_breakpoints, sign_changes
 from lrkv_plan.latency.step import step_time
 
@@ -19,6 +20,52 @@ if TYPE_CHECKING:
 Pair = tuple["StepModel", "StepModel"]
 # Per column: the design that is faster first (None for a tie), and (context, faster from there).
 Columns = Sequence[tuple[int, tuple[int | None, list[tuple[int, int]]]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FasterMap:
+    """Which of two designs is faster from ``low`` to ``high``, per column of ``over``. [tokens]
+
+    ``found`` is with the constants as they are, ``leaning`` with the first and with the second
+    design at its best. ``columns`` are (value, both designs there).
+    """
+
+    over: str
+    low: int
+    high: int
+    batch_size: int
+    query_tokens: int
+    columns: Sequence[tuple[int, Pair]]
+    found: Columns
+    leaning: tuple[Columns, Columns]
+
+
+def faster_map(
+    columns: Sequence[tuple[int, Pair]],
+    *,
+    over: str,
+    low: int,
+    high: int,
+    batch_size: int = 1,
+    query_tokens: int = 1,
+) -> FasterMap:
+    """The map of ``solved_columns``, as predicted and at both ends of the bands.
+
+    Raises
+    ------
+    UsageError
+        If there are fewer than two columns, or ``low`` is not below ``high``.
+    """
+    if len(columns) < 2 or low >= high:
+        raise UsageError(f"{over}, {low} to {high} tokens: a map needs two values of each axis")
+    told: dict[str, Any] = {
+        "over": over, "low": low, "high": high, "batch_size": batch_size,
+        "query_tokens": query_tokens,
+    }  # fmt: skip
+    first, second = (solved_columns(columns, favoured=better, **told) for better in (0, 1))
+    return FasterMap(
+        columns=columns, found=solved_columns(columns, **told), leaning=(first, second), **told
+    )
 
 
 def solved_columns(

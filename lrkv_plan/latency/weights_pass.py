@@ -18,7 +18,12 @@ from lrkv_plan.formats import WeightFormat
 from lrkv_plan.latency.experts import MATRICES
 from lrkv_plan.memory.cache import keeps_context_rows
 from lrkv_plan.memory.exact import check_is, check_model
-from lrkv_plan.memory.weights import held_bits, parameter_count, refuse_unbounded_weights
+from lrkv_plan.memory.weights import (
+    held_bits,
+    parameter_count,
+    refuse_unbounded_weights,
+    stored_as,
+)
 from lrkv_plan.specs.deployment import Parallelism
 from lrkv_plan.specs.model import (
     DenseFeedForward,
@@ -309,6 +314,11 @@ def _attention_matrices(
     """One matrix per thing that is read: hidden state, query latent, heads."""
     if group.attention is None:
         return
+    if group.shares_weights:
+        raise SpecError(
+            f"{model.name}: several of its layers multiply the same attention matrices; "
+            "`lrkv-plan cache` and `params` count them, their time is not modelled"
+        )
     layout = layout_of(group.attention, model.model_dim)
     layout.check_tp_size(parallel.tp_size)
     makes_rows = keeps_context_rows(group)
@@ -353,8 +363,8 @@ _SHARED_READS = ("heads", "channels")
 def _held_matrices(group: LayerGroup, storage: WeightFormat, tp_size: int) -> Iterator[MatrixWork]:
     """Matrices that the layer holds beside its attention: one per thing read and way of storing."""
     held = [one for one in group.weights if one.reads is not None and one.cols * one.copies > 1]
-    for read, plain in dict.fromkeys((one.reads, one.plain) for one in held):
-        alike = [one for one in held if (one.reads, one.plain) == (read, plain)]
+    for read, part in dict.fromkeys((one.reads, stored_as(one)) for one in held):
+        alike = [one for one in held if (one.reads, stored_as(one)) == (read, part)]
         shares = [float(one.share_per_gpu(tp_size)) for one in alike]
         inputs: float = alike[0].rows
         outputs = sum(s * one.cols * one.copies for s, one in zip(shares, alike, strict=True))
@@ -365,7 +375,7 @@ def _held_matrices(group: LayerGroup, storage: WeightFormat, tp_size: int) -> It
             n_bytes=sum(
                 s * float(held_bits(one, storage)) / 8 for s, one in zip(shares, alike, strict=True)
             ),
-            format_name=storage.plain_operand if plain else storage.operand_of("attention"),
+            format_name=storage.operand_of(part),
             layers=group.count,
         )  # fmt: skip
 
@@ -458,13 +468,13 @@ def _experts(
             f"an experts width of {block.hidden_dim} cannot be sliced over {slices} GPUs; "
             "allowed: its divisors"
         )
-    width, dim = block.hidden_dim // slices, model.model_dim
+    width, dim = block.hidden_dim // slices, block.expert_dim(model.model_dim)
     bits = (2 if block.gated else 1) * storage.matrix_bits("experts", dim, width)
     bits += storage.matrix_bits("experts", width, dim)
     yield ExpertWork(
         n_experts=block.n_experts,
         experts_per_token=block.experts_per_token,
-        model_dim=model.model_dim,
+        model_dim=dim,
         width=width,
         bytes_per_expert=float(bits / 8),
         ep_size=ep_size,

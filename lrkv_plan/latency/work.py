@@ -16,7 +16,11 @@ from lrkv_plan.attention.registry import kernel_of, layout_of
 from lrkv_plan.errors import UsageError, did_you_mean, shown
 from lrkv_plan.formats import StorageFormat, storage_format
 from lrkv_plan.latency.weights_pass import WeightsPass, weights_pass
-from lrkv_plan.memory.cache import fixed_bytes_per_gpu, keeps_context_rows
+from lrkv_plan.memory.cache import (
+    fixed_bytes_per_gpu,
+    keeps_context_rows,
+    refuse_compressed_rows,
+)
 from lrkv_plan.memory.exact import check_is, check_model, is_array, one_count
 from lrkv_plan.specs.deployment import Parallelism, pipeline_stages
 from lrkv_plan.specs.model import ExpertFeedForward, LayerGroup, ModelSpec
@@ -132,6 +136,7 @@ def attention_work(
     (4472.0, 13176.0)
     """
     check_model("model", model)
+    refuse_compressed_rows(model)
     storage, tp_size = storage_format(kv_dtype), one_count("tp_size", tp_size)
     model = model.cached_in(storage)
     if heads_per_tile is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from lrkv_plan.attention.layout import AttentionLayout
 from lrkv_plan.attention.registry import layout_of
-from lrkv_plan.errors import PlacementError
+from lrkv_plan.errors import PlacementError, SpecError
 from lrkv_plan.formats import StorageFormat, storage_format
 from lrkv_plan.memory.exact import (
     as_count,
@@ -39,13 +39,13 @@ def row_bytes_per_layer(
 
     c_i(P) is c_i for a replicated tensor and max(1, c_i / P) for one dealt out by copy.
     """
+    return Fraction(_row_bits_per_layer(layout, storage, tp_size), 8)
+
+
+def _row_bits_per_layer(layout: AttentionLayout, storage: StorageFormat, tp_size: int) -> int:
     layout.check_tp_size(tp_size)
     return sum(
-        (
-            t.copies_per_gpu(tp_size) * t.format_in(storage).row_bytes(t.width)
-            for t in layout.cached
-        ),
-        start=Fraction(0),
+        t.copies_per_gpu(tp_size) * t.format_in(storage).row_bits(t.width) for t in layout.cached
     )
 
 
@@ -71,10 +71,16 @@ def group_row_bytes(
     model: ModelSpec, group: LayerGroup, storage: StorageFormat, tp_size: int
 ) -> Fraction:
     """Bytes that one layer of the group keeps per token on one GPU; 0 without attention. [bytes]"""
+    return Fraction(_group_row_bits(model, group, storage, tp_size), 8)
+
+
+def _group_row_bits(
+    model: ModelSpec, group: LayerGroup, storage: StorageFormat, tp_size: int
+) -> int:
     if group.attention is None:
-        return Fraction(0)
+        return 0
     layout = layout_of(group.attention, model.model_dim)
-    return row_bytes_per_layer(layout, group.keeps_in(storage), tp_size)
+    return _row_bits_per_layer(layout, group.keeps_in(storage), tp_size)
 
 
 def keeps_context_rows(group: LayerGroup) -> bool:
@@ -82,11 +88,35 @@ def keeps_context_rows(group: LayerGroup) -> bool:
     return group.attention is not None and not group.reuses_cache and group.cached_over == "context"
 
 
+def rows_per_token(group: LayerGroup) -> Fraction:
+    """Rows that one more token adds in a layer while no window is full."""
+    return 1 + (Fraction(1, group.tokens_per_row) if group.tokens_per_row else Fraction(0))
+
+
 def rows_kept(group: LayerGroup, context: Count, encoder: Count) -> Count | None:
     """Rows that one sequence keeps in each layer of the group; None where it keeps none."""
     if keeps_context_rows(group):
-        return minimum(context, group.window_tokens)
+        rows = minimum(context, group.window_tokens)
+        return rows if group.tokens_per_row is None else rows + context // group.tokens_per_row
     return encoder if group.cached_over == "encoder" else None
+
+
+def refuse_compressed_rows(model: ModelSpec) -> None:
+    """Refuse a model whose rows stand for several tokens: engines' pools and times of it.
+
+    Raises
+    ------
+    SpecError
+        If some layer has such rows, or such index keys.
+    """
+    for group in model.layers:
+        tokens = max([group.tokens_per_row or 1, *(one.tokens_per_row for one in group.index)])
+        if tokens > 1:
+            raise SpecError(
+                f"{model.name}: a row of {group.count} of its layers stands for {tokens} tokens; "
+                "`lrkv-plan cache` counts them, but an engine's pool of them and the time to read "
+                "them are not modelled"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,24 +178,25 @@ def bytes_per_token(model: ModelSpec, *, kv_dtype: str = "bf16", tp_size: Any = 
 
     def at(size: int) -> int | Fraction:
         kept = (
-            group.count * group_row_bytes(model, group, storage, size)
+            group.count * _group_row_bits(model, group, storage, size) * rows_per_token(group)
             for group in model.layers
             if keeps_context_rows(group)
         )
-        return simplest(sum(kept, start=Fraction(0)))
+        return simplest(Fraction(sum(kept), 8))
 
     return over_each("tp_size", tp_size, at)
 
 
-def index_bytes_per_token(model: ModelSpec, *, tp_size: int = 1) -> int:
+def index_bytes_per_token(model: ModelSpec, *, tp_size: int = 1) -> int | Fraction:
     """Bytes of sparse-attention index keys that one more token adds on one GPU. [bytes/token]"""
     check_model("model", model)
     tp_size = one_count("tp_size", tp_size)
-    return sum(
-        group.count * fixed_bytes_per_gpu(tensor, tp_size)
-        for group in model.layers
-        for tensor in group.index
-    )
+    total = sum(
+        (Fraction(group.count * fixed_bytes_per_gpu(tensor, tp_size), tensor.tokens_per_row)
+         for group in model.layers for tensor in group.index),
+        start=Fraction(0),
+    )  # fmt: skip
+    return simplest(total)
 
 
 def state_bytes_per_sequence(model: ModelSpec, *, tp_size: int = 1) -> int:
@@ -254,7 +285,8 @@ def cache_bytes(
             kv_parts.append(exact_product(scale, rows, batch))
         for tensor in group.index:
             index_scale = group.count * fixed_bytes_per_gpu(tensor, tp_size)
-            index_parts.append(exact_product(index_scale, context, batch))
+            keys = context // tensor.tokens_per_row
+            index_parts.append(exact_product(index_scale, keys, batch))
     held = CacheBytes(
         kv_bytes=exact_sum(*kv_parts),
         index_bytes=exact_sum(*index_parts),

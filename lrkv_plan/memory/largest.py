@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from lrkv_plan.attention.families.grouped import fewest_kv_heads
@@ -112,8 +113,17 @@ def infeasible(
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherFits:
+    """What other families fit in a budget, and what is to say of them."""
+
+    grouped: Fit | None
+    latent: Fit | None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankCeiling:
-    """The largest ranks under a budget and what other families fit in it."""
+    """The largest ranks under a budget; what other families fit in it is searched when read."""
 
     budget_bytes_per_token_per_gpu: int | Fraction
     largest: Fit
@@ -121,10 +131,28 @@ class RankCeiling:
     padded: Fit  # the largest rank stored at the next aligned width; may exceed the budget
     next_rank_price_bytes: int | Fraction | None  # what one more step of rank adds
     next_rank_shortfall_bytes: int | Fraction | None  # how far that is beyond the budget
-    grouped: Fit | None
-    latent: Fit | None
     alignment: int
-    remarks: tuple[str, ...] = ()
+    search: Callable[[], OtherFits] = field(repr=False, compare=False)
+
+    @cached_property
+    def others(self) -> OtherFits:
+        """What ``search`` finds, once."""
+        return self.search()
+
+    @property
+    def grouped(self) -> Fit | None:
+        """The GQA design with most key/value heads."""
+        return self.others.grouped
+
+    @property
+    def latent(self) -> Fit | None:
+        """The MLA design with the widest latent."""
+        return self.others.latent
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What bounds the latent, or why there is none."""
+        return self.others.remarks
 
 
 def rank_ceiling(
@@ -223,15 +251,23 @@ def rank_ceiling(
     following = next((n for n in sizes if n > best.value), None)
     dearer = None if following is None else held(with_size(varied, following))
     padded = with_size(varied, best.value)
-    grouped = swap_attention(model, fewest_kv_heads(first_backbone(model)))
-    mla = swap_attention(model, narrowest_latent(first_backbone(model), latent_rope_dim))
-    latents = sizes_of(mla)
-    try:
-        latent = widest(mla, latents)
-        is_bound = held(with_size(mla, latents[-1] + 1)) <= limit
-        remarks = (latent_bound_remark(model, latents[-1]),) if is_bound else ()
-    except PlacementError as error:  # its row is key and value, which the format keeps apart
-        latent, remarks = None, (f"no MLA: {error}",)
+
+    def others() -> OtherFits:
+        grouped = swap_attention(model, fewest_kv_heads(first_backbone(model)))
+        mla = swap_attention(model, narrowest_latent(first_backbone(model), latent_rope_dim))
+        latents = sizes_of(mla)
+        try:
+            latent = widest(mla, latents)
+            is_bound = held(with_size(mla, latents[-1] + 1)) <= limit
+            remarks = (latent_bound_remark(model, latents[-1]),) if is_bound else ()
+        except PlacementError as error:  # its row is key and value, which the format keeps apart
+            latent, remarks = None, (f"no MLA: {error}",)
+        return OtherFits(
+            grouped=widest(grouped, runnable_sizes(grouped, tp_size)),
+            latent=latent,
+            remarks=remarks,
+        )
+
     return RankCeiling(
         budget_bytes_per_token_per_gpu=simplest(limit),
         largest=best,
@@ -241,10 +277,8 @@ def rank_ceiling(
             None if dearer is None else simplest(dearer - best.bytes_per_token_per_gpu)
         ),
         next_rank_shortfall_bytes=None if dearer is None else simplest(dearer - limit),
-        grouped=widest(grouped, runnable_sizes(grouped, tp_size)),
-        latent=latent,
         alignment=alignment,
-        remarks=remarks,
+        search=others,
     )
 
 

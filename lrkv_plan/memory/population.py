@@ -16,6 +16,7 @@ from lrkv_plan.memory.exact import as_count, exact_product, is_array
 
 if TYPE_CHECKING:
     from lrkv_plan.memory.exact import IntArray
+    from lrkv_plan.specs.population import LengthCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class PopulationAccount:
 
 
 def account_population(
-    population_lengths: IntArray,
+    population_lengths: IntArray | LengthCounts,
     *,
     blocks_of: Callable[[IntArray], IntArray],
     n_blocks: int,
@@ -50,8 +51,9 @@ def account_population(
 
     Parameters
     ----------
-    population_lengths : tokens that each sequence holds, in arrival order; a non-empty
-        one-dimensional integer array. [tokens]
+    population_lengths : tokens that each sequence holds, in arrival order, a non-empty
+        one-dimensional integer array; or how often each length occurs, with the first arrivals.
+        [tokens]
     blocks_of : blocks that sequences of these lengths take; at least 1 each. [blocks]
     n_blocks : blocks in the pool. [blocks]
     block_bytes : size of one block. [bytes]
@@ -73,7 +75,8 @@ def account_population(
     ------
     UsageError
         If a count is not a whole number or too small, a rule returns another number of values
-        than it was given, payload exceeds allocation, or a total would overflow int64.
+        than it was given, payload exceeds allocation, a total would overflow int64, or the pool
+        admits all of the first arrivals where there are more sequences than these.
 
     Notes
     -----
@@ -81,7 +84,7 @@ def account_population(
     waste = 1 - payload / allocated, admitted = max{k : b_1 + ... + b_k <= N},
     equal = floor(N / blocks_of(ceil(mean T))), error = min(equal, n) / admitted - 1.
     The percentiles are nearest ranks: the shortest length that at least p% of the sequences do
-    not exceed.
+    not exceed. Sums run over distinct lengths times their counts, which is the same exact number.
 
     Examples
     --------
@@ -100,30 +103,30 @@ def account_population(
     """
     import numpy as np
 
-    lengths = _lengths(population_lengths)
+    counted = _counted(population_lengths)
+    lengths, counts, n_sequences = counted.tokens, counted.counts, counted.n_sequences
     pool, block_size = _one("n_blocks", n_blocks, 0), _one("block_bytes", block_bytes, 1)
     blocks = _per_sequence("blocks_of", blocks_of, lengths, 1)
-    payload = _exact_total(_per_sequence("payload_bytes_of", payload_bytes_of, lengths, 0))
-    n_sequences, total_tokens = int(lengths.size), _exact_total(lengths)
-    allocated = _whole(exact_product(block_size, _exact_total(blocks)))
+    payload = _exact_total(_per_sequence("payload_bytes_of", payload_bytes_of, lengths, 0), counts)
+    total_tokens, total_blocks = _exact_total(lengths, counts), _exact_total(blocks, counts)
+    allocated = _whole(exact_product(block_size, total_blocks))
     if payload > allocated:
         raise UsageError(
             f"payload of {payload} bytes in blocks of {allocated}: the rules of blocks and payload "
             "disagree; payload must fit its blocks"
         )
-    # The running sum cannot overflow: its last element is the exact total, which fits int64.
-    admitted = int(np.searchsorted(blocks.cumsum(), pool, side="right"))
+    admitted = n_sequences if total_blocks <= pool else _admitted(counted, blocks, pool)
     mean = Fraction(total_tokens, n_sequences)
     mean_length = np.array([-(-total_tokens // n_sequences)], dtype=np.int64)
     equal = pool // int(_per_sequence("blocks_of", blocks_of, mean_length, 1)[0])
-    p50, p95 = _nearest_ranks(lengths, 50, 95)
+    p50, p95 = _nearest_ranks(counted, 50, 95)
     return PopulationAccount(
         n_sequences=n_sequences,
         total_tokens=total_tokens,
         mean_tokens=mean,
         p50_tokens=p50,
         p95_tokens=p95,
-        max_tokens=int(lengths.max()),
+        max_tokens=counted.max_tokens,
         payload_bytes=payload,
         allocated_bytes=allocated,
         waste_share=1 - Fraction(payload, allocated),
@@ -131,15 +134,34 @@ def account_population(
         equal_length_sequences=equal,
         equal_length_error=Fraction(min(equal, n_sequences), admitted) - 1 if admitted else None,
         all_fit=admitted == n_sequences,
-        oversized_sequences=int((blocks > pool).sum()),
+        oversized_sequences=int(counts[blocks > pool].sum()),
     )
 
 
-def _lengths(values: Any) -> IntArray:
+def _counted(values: Any) -> LengthCounts:
+    from lrkv_plan.specs.population import LengthCounts
+
+    if isinstance(values, LengthCounts):
+        return values
     lengths = as_count("population_lengths", values, minimum=1)
     if isinstance(lengths, int) or lengths.ndim != 1 or not lengths.size:
         raise UsageError("population_lengths: must be one row of at least one length")
-    return lengths
+    return LengthCounts.of(lengths)
+
+
+def _admitted(counted: LengthCounts, blocks: IntArray, pool: int) -> int:
+    """The longest prefix of arrivals that fits a pool too small for all of them."""
+    import numpy as np
+
+    # The running sum cannot overflow: all blocks together are known to fit int64.
+    taken = blocks[counted.first_places].cumsum()
+    admitted = int(np.searchsorted(taken, pool, side="right"))
+    if admitted == taken.size:
+        raise UsageError(
+            f"the pool admits the first {admitted:,} sequences, the most that are kept in order of "
+            f"arrival, of {counted.n_sequences:,}; ask for a smaller pool or a part of the trace"
+        )
+    return admitted
 
 
 def _one(name: str, value: Any, minimum: int) -> int:
@@ -158,12 +180,12 @@ def _per_sequence(
     return values
 
 
-def _exact_total(values: IntArray) -> int:
-    """The sum, exact even where int64 would wrap, refused beyond int64.
+def _exact_total(values: IntArray, counts: IntArray) -> int:
+    """The sum of values times counts, exact even where int64 would wrap, refused beyond int64.
 
-    Halves of 32 bits are summed apart; each sum fits int64 below 2**31 elements.
+    Halves of 32 bits are summed apart; each sum fits int64 below 2**31 sequences.
     """
-    high, low = int((values >> 32).sum()), int((values & 0xFFFFFFFF).sum())
+    high, low = int(((values >> 32) * counts).sum()), int(((values & 0xFFFFFFFF) * counts).sum())
     return _whole(exact_product((high << 32) + low))
 
 
@@ -171,9 +193,9 @@ def _whole(value: Any) -> int:
     return int(value)
 
 
-def _nearest_ranks(lengths: IntArray, *percentiles: int) -> list[int]:
+def _nearest_ranks(counted: LengthCounts, *percentiles: int) -> list[int]:
     import numpy as np
 
-    ranks = [-(-percentile * lengths.size // 100) - 1 for percentile in percentiles]
-    partitioned = np.partition(lengths, ranks)
-    return [int(partitioned[rank]) for rank in ranks]
+    up_to = counted.counts.cumsum()
+    ranks = [-(-percentile * counted.n_sequences // 100) for percentile in percentiles]
+    return [int(counted.tokens[np.searchsorted(up_to, rank)]) for rank in ranks]

@@ -18,6 +18,7 @@ from lrkv_plan.memory.cache import (
     index_bytes_per_token,
     ratio_to_mha,
     rows_kept,
+    rows_per_token,
     state_bytes_per_sequence,
 )
 from lrkv_plan.memory.exact import exact_product, simplest
@@ -139,7 +140,7 @@ class CacheRow:
     tp_size: int
     bytes_per_token: Bytes
     bytes_per_token_per_gpu: Bytes
-    index_bytes_per_token: int
+    index_bytes_per_token: int | Fraction
     state_bytes_per_sequence: int
     encoder_bytes_per_token: Bytes
     kv_bytes: Bytes
@@ -277,7 +278,7 @@ def _row_tensors(
             "copies_per_gpu": per_gpu,
             "sharding": tensor.sharding.value,
             "window_tokens": group.window_tokens,
-            "bytes_per_token": simplest(row_bytes * copies),
+            "bytes_per_token": simplest(row_bytes * copies * rows_per_token(group)),
             "cache_bytes": exact_product(row_bytes * copies, kept, workload.batch_size),
             "cache_bytes_per_gpu": exact_product(row_bytes * per_gpu, kept, workload.batch_size),
         }
@@ -285,8 +286,9 @@ def _row_tensors(
 
 def _fixed_tensors(group: LayerGroup, context: int, workload: Workload) -> Iterable[dict[str, Any]]:
     kinds = (("token", context, group.index), ("sequence", 1, group.state))
-    for kept_per, kept, tensors in kinds:
+    for kept_per, units, tensors in kinds:
         for tensor in tensors:
+            kept = units // tensor.tokens_per_row
             whole = group.count * tensor.copies * tensor.bytes_per_copy
             per_gpu = fixed_bytes_per_gpu(tensor, workload.tp_size)
             batch = workload.batch_size
@@ -299,7 +301,9 @@ def _fixed_tensors(group: LayerGroup, context: int, workload: Workload) -> Itera
                 "copies_per_gpu": per_gpu // tensor.bytes_per_copy,
                 "sharding": tensor.sharding,
                 "window_tokens": None,
-                "bytes_per_token": whole if kept_per == "token" else 0,
+                "bytes_per_token": simplest(Fraction(whole, tensor.tokens_per_row))
+                if kept_per == "token"
+                else 0,
                 "cache_bytes": exact_product(whole, kept, batch),
                 "cache_bytes_per_gpu": exact_product(group.count * per_gpu, kept, batch),
             }

@@ -53,7 +53,7 @@ def layer_bits(
                 w.copies
                 * storage.matrix_bits("attention", w.rows, w.cols)
                 * w.share_per_gpu(parallel.tp_size)
-                for w in layout.weights_held(reuses_cache=group.reuses_cache)
+                for w in attention_weights(group, model.model_dim)
             )
         add_held(bits, group.weights, storage, parallel.tp_size)
     own = groups[0]
@@ -75,9 +75,15 @@ _STAGE_PART = {
 
 
 def held_bits(weight: HeldWeight, storage: WeightFormat) -> int | Fraction:
-    """Bits of all copies: mixers and indices are stored as attention matrices are. [bits]"""
-    part = "" if weight.plain else "attention"
-    return weight.copies * storage.matrix_bits(part, weight.rows, weight.cols)
+    """Bits of all copies: indices are stored as attention matrices are. [bits]"""
+    return weight.copies * storage.matrix_bits(stored_as(weight), weight.rows, weight.cols)
+
+
+def stored_as(weight: HeldWeight) -> str:
+    """The part of a weight format under which the weight is stored; none where it is plain."""
+    if weight.plain:
+        return ""
+    return "mixers" if weight.part == "mixer" else "attention"
 
 
 def add_held(
@@ -100,15 +106,16 @@ def _add_feed_forward(
     if isinstance(block, NoFeedForward):
         return
 
-    def add(part: str, width: int, slices: int, copies: int = 1) -> None:
-        bits[part] += copies * _mlp_bits(part, width, slices, block, model_dim, storage)
+    def add(part: str, width: int, slices: int, copies: int = 1, dim: int = model_dim) -> None:
+        bits[part] += copies * _mlp_bits(part, width, slices, block, dim, storage)
 
     tp_size = parallel.tp_size
     if isinstance(block, DenseFeedForward):
         add("feed_forward", block.hidden_dim, tp_size)
         return
     local_experts = math.ceil(block.n_experts / parallel.ep_size)
-    add("experts", block.hidden_dim, parallel.expert_slices, local_experts)
+    routed = block.expert_dim(model_dim)
+    add("experts", block.hidden_dim, parallel.expert_slices, local_experts, routed)
     if block.shared_hidden_dim:
         add("shared_experts", block.shared_hidden_dim, tp_size)
     if block.dense_hidden_dim:
@@ -264,14 +271,14 @@ def _idle_params(model: ModelSpec) -> int | None:
         return None
     return sum(
         count * (block.n_experts - block.experts_per_token)
-        * _dense_params(model.model_dim, block.hidden_dim, block)
+        * _dense_params(block.expert_dim(model.model_dim), block.hidden_dim, block)
         for count, block in blocks if isinstance(block, ExpertFeedForward)
     )  # fmt: skip
 
 
 def attention_weights(group: LayerGroup, model_dim: int) -> tuple[WeightMatrix, ...]:
     """The attention weights of one layer of the group; none without attention."""
-    if group.attention is None:
+    if group.attention is None or group.shares_weights:
         return ()
     layout = layout_of(group.attention, model_dim)
     return layout.weights_held(reuses_cache=group.reuses_cache)
@@ -309,7 +316,7 @@ def feed_forward_params(block: FeedForward, model_dim: int) -> int:
         return 0
     if isinstance(block, DenseFeedForward):
         return _dense_params(model_dim, block.hidden_dim, block)
-    routed = block.n_experts * _dense_params(model_dim, block.hidden_dim, block)
+    routed = block.n_experts * _dense_params(block.expert_dim(model_dim), block.hidden_dim, block)
     others = sum(
         _dense_params(model_dim, width, block)
         for width in (block.shared_hidden_dim, block.dense_hidden_dim)
@@ -566,7 +573,8 @@ def refuse_unbounded_weights(model: ModelSpec) -> None:
     """
     n_recurrent = sum(
         group.count for group in model.layers
-        if group.state and not any(one.part == "mixer" for one in group.weights)
+        if group.state and group.attention is None
+        and not any(one.part == "mixer" for one in group.weights)
     )  # fmt: skip
     if n_recurrent:
         raise SpecError(

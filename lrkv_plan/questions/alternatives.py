@@ -1,69 +1,37 @@
 """Several at once: a comma or a list where a question takes one value, one answer for each.
 
-``combinations`` spells them out. ``stacked`` asks a question once per combination and puts the
-answers under one another; each row carries what tells it from the others.
+``combinations`` spells out what ``listed`` lists. ``stacked`` asks a question once per combination
+and puts the answers under one another; each row carries what tells it from the others.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lrkv_plan import words
-from lrkv_plan.errors import ArgumentError, PlanError, shown
-from lrkv_plan.files import as_path
+from lrkv_plan.errors import ArgumentError, PlanError
 from lrkv_plan.formats import storage_format
 from lrkv_plan.loader import load_model
 from lrkv_plan.notes import Note
 from lrkv_plan.questions.arguments import default_context
 from lrkv_plan.questions.gpus import counted_gpu
+from lrkv_plan.questions.listed import listed
 from lrkv_plan.questions.result import Result
 from lrkv_plan.report.screen import Row, Screen, ScreenColumn, short_tokens
 from lrkv_plan.report.tables import Column, Table, count, screen_of
 
-KEYS = ("model", "gpu", "kv_dtype", "tp_size", "context_tokens", "batch_size")
+PLACES = ("model", "gpu", "kv_dtype")
+KEYS = (*PLACES, "tp_size", "context_tokens", "batch_size")
 _TITLES = {
     "model": "model", "gpu": "GPU", "kv_dtype": "cache", "tp_size": "TP",
     "context_tokens": "context", "batch_size": "batch",
 }  # fmt: skip
 _MOST_SENTENCES = 4
 _MOST_FEET = 3  # of more, what differs waits for --explain
-
-
-def listed(name: str, value: Any) -> list[Any]:
-    """The values of one argument: those of a list, or of text with commas.
-
-    A comma in the name of a model or GPU lists several, unless a file of that name exists.
-
-    Raises
-    ------
-    ArgumentError
-        If one cannot be read, is empty or stands twice, or a number may be meant in two ways.
-    """
-    if value is None:
-        return [None]
-    if name == "context_tokens":
-        return words.token_counts(name, value)
-    if name in ("tp_size", "batch_size"):
-        return words.counts(name, value)
-    if isinstance(value, list | tuple):
-        found = list(value)
-    elif isinstance(value, str) and "," in value and not os.path.lexists(as_path(value)):
-        found = [part.strip() for part in value.split(",")]
-    else:
-        found = [value]
-    if not 1 <= len(found) <= words.MAX_VALUES or (len(found) > 1 and "" in found):
-        raise ArgumentError(name, f" {shown(value)}: write values with a comma between, a,b")
-    if name == "kv_dtype":
-        found = [storage_format(one).name for one in words.texts(name, found)]
-    for one in found:
-        if isinstance(one, str) and found.count(one) > 1:
-            raise ArgumentError(name, f" {shown(value)}: {shown(one)} stands twice")
-    return found
 
 
 def combinations(given: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -100,7 +68,10 @@ class _Alternative:
         if self.table is None:
             return [{**self.told, "refused": self.refused}]
         inputs, numbers = self.table.inputs, ("tp_size", "context_tokens", "batch_size")
-        known = {**self.told, **{key: inputs[key] for key in numbers if key in inputs}}
+        known = {
+            **self.told,
+            **{key: inputs[key] for key in numbers if key in inputs and key in self.told},
+        }
         return [{**known, **row} for row in self.table.rows]
 
 
@@ -158,14 +129,15 @@ def _told(one: Mapping[str, Any], spec_dir: str | Path | None) -> dict[str, Any]
     """What a row says of its combination; what was not stated by its default."""
     model = load_model(one["model"], spec_dir=spec_dir)
     _, gpu = counted_gpu(one["gpu"], spec_dir=spec_dir)
-    return {
+    told = {
+        **one,
         "model": model.name,
         "gpu": gpu.name,
         "kv_dtype": storage_format(one["kv_dtype"] or "bf16").name,
-        "tp_size": one["tp_size"],
-        "context_tokens": one["context_tokens"] or default_context(model),
-        "batch_size": one["batch_size"],
     }
+    if "context_tokens" in one:
+        told["context_tokens"] = one["context_tokens"] or default_context(model)
+    return told
 
 
 def _label(name: str, value: Any, told: Any) -> str:

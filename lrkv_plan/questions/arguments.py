@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError, UsageError, shown
 from lrkv_plan.files import as_path
-from lrkv_plan.formats import storage_format
 from lrkv_plan.loader import load_model
 from lrkv_plan.notes import Note
 from lrkv_plan.questions.gpus import Gpu, gpus_in_all, joined_gpus, without_count
 from lrkv_plan.questions.gpus import one_gpu as load_gpu
+from lrkv_plan.questions.listed import listed
 from lrkv_plan.schema import NO_SOURCE
 from lrkv_plan.specs.model import ModelSpec
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from lrkv_plan.specs.deployment import EngineName
     from lrkv_plan.specs.design import NamedDesign
     from lrkv_plan.specs.hardware import HardwareProfile
-    from lrkv_plan.specs.lengths import Population
+    from lrkv_plan.specs.population import Population
 
 Model: TypeAlias = "str | Path | Mapping[str, Any] | ModelSpec"
 Models: TypeAlias = "Model | Sequence[Model]"
@@ -44,53 +43,21 @@ Designs: TypeAlias = "str | AttentionSpec | Sequence[str | AttentionSpec]"
 def models_of(argument: Models, spec_dir: str | Path | None = None) -> list[tuple[str, ModelSpec]]:
     """The models of one argument, each with the text that names it: ``"llama-3.1-8b,qwen3-8b"``.
 
-    A comma lists models, unless a file or folder of that name exists; so does a list.
-
     Raises
     ------
     UsageError
-        If two of them have one name, by which their rows could not be told apart.
+        As ``listed``, or if two of them have one name, by which their rows could not be told apart.
     SpecError
         As ``load_model``.
     """
     found = []
-    for one in _listed_models(argument):
+    for one in listed("model", argument):
         model = load_model(one, spec_dir=spec_dir)
         found.append((str(one) if isinstance(one, str | Path) else model.name, model))
     names = [model.name for _, model in found]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"model {shown(name)} stands twice; name each model once")
-    return found
-
-
-def _listed_models(argument: Models) -> Sequence[Model]:
-    if isinstance(argument, list | tuple):
-        if not 1 <= len(argument) <= words.MAX_VALUES:
-            raise UsageError(f"model {shown(argument)}: from 1 to {words.MAX_VALUES} models")
-        return argument
-    if not isinstance(argument, str) or "," not in argument or os.path.lexists(as_path(argument)):
-        return [argument]  # type: ignore[list-item]  # a Model; mypy sees Sequence in str
-    parts = [part.strip() for part in argument.split(",")]
-    if not all(parts) or len(parts) > words.MAX_VALUES:
-        raise UsageError(f"model {shown(argument)}: write names with a comma between, a,b")
-    return parts
-
-
-def formats_of(name: str, value: Texts | None, default: str = "bf16") -> list[str]:
-    """Storage formats of the cache, each once: ``"bf16,fp8"`` or ``["bf16", "fp8"]``.
-
-    Raises
-    ------
-    ArgumentError
-        If one stands twice or is empty.
-    SpecError
-        If one is unknown.
-    """
-    told = [default] if value is None else words.texts(name, value)
-    found = [storage_format(part.strip()).name for text in told for part in text.split(",")]
-    if len(set(found)) < len(found) or not found:
-        raise ArgumentError(name, f" {shown(value)}: name each format once")
     return found
 
 
@@ -163,7 +130,8 @@ def population_of(
     ArgumentError
         If more than one source is given, or ``column`` without ``lengths``.
     """
-    from lrkv_plan.specs.lengths import parse_percentiles, read_lengths, read_trace
+    from lrkv_plan.specs.lengths import parse_percentiles, read_lengths
+    from lrkv_plan.specs.traces import read_trace
 
     sources = {"lengths": lengths, "trace": trace, "length_percentiles": length_percentiles}
     given = [name for name, value in sources.items() if value is not None]
@@ -456,12 +424,12 @@ def contexts_of(
     ArgumentError
         If the population holds sequences that an engine of that length would refuse.
     """
-    longest = None if population is None else int(population.lengths.max())
+    longest = None if population is None else population.lengths.max_tokens
     if value is None:
         return [longest or default_context(model)]
     contexts = words.token_counts("context_tokens", value)
     if population is not None and longest is not None and min(contexts) < longest:
-        n_longer = int((population.lengths > min(contexts)).sum())
+        n_longer = population.lengths.n_longer_than(min(contexts))
         raise ArgumentError(
             "context_tokens",
             f" {min(contexts)}: {n_longer:,} of {population.n_sequences:,} sequences are longer, "

@@ -11,6 +11,8 @@ from lrkv_plan.attention.spec import AttentionSpec
 from lrkv_plan.questions.gpus import without_count
 from lrkv_plan.specs.model import ModelSpec
 
+REPEATED = ("attention", "verdict", "scale")  # options that are written once per value
+
 
 class Asking:
     """Writes commands about the same model and GPU; options that the other command knows are kept.
@@ -57,11 +59,28 @@ class Asking:
         gpu = kept.get("gpu")
         if gpu is not None and "n_gpus" not in known and "," not in str(gpu):
             kept["gpu"] = without_count(gpu, spec_dir=self.given.get("spec_dir"))
-        words = ["lrkv-plan", question.replace("_", "-"), self.model]
         told = {"attention": list(attention), **kept, **options}
-        for name, value in told.items():
-            words += _option(name, value)
-        return words
+        return command_words(question.replace("_", "-"), self.model, told)
+
+
+def command_words(command: str, subject: str | None, keywords: Mapping[str, Any]) -> list[str]:
+    """A command line whose options are the keywords of a public call, in their order.
+
+    Parameters
+    ----------
+    command : as it is typed: "step-time", "plot roofline".
+    subject : its argument, where it has one.
+    keywords : option names with underscores; None and False are left out.
+
+    Examples
+    --------
+    >>> " ".join(command_words("cache", "m.yaml", {"attention": ["mha", "mqa"], "tp_size": [1, 2]}))
+    'lrkv-plan cache m.yaml --attention mha --attention mqa --tp-size 1,2'
+    """
+    words = ["lrkv-plan", *command.split(), *([] if subject is None else [subject])]
+    for name, value in keywords.items():
+        words += _option(name, value)
+    return words
 
 
 def _option(name: str, value: Any) -> list[str]:
@@ -70,11 +89,14 @@ def _option(name: str, value: Any) -> list[str]:
         return []
     if value is True:
         return [flag]
-    if name == "attention":
+    if name in REPEATED and isinstance(value, list | tuple):
         return [word for one in value for word in (flag, _text(one))]
     several = value if isinstance(value, list | tuple) else [value]
     return [flag, ",".join(map(_text, several))]
 
 
 def _text(value: Any) -> str:
-    return value.text() if isinstance(value, AttentionSpec) else str(value)
+    """A value as it is typed; a profile or a model by its name."""
+    if isinstance(value, AttentionSpec):
+        return value.text()
+    return str(value) if isinstance(value, str | int | float | Path) else str(value.name)

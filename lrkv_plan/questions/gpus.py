@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError, SpecError, shown
 from lrkv_plan.files import as_path
-from lrkv_plan.loader import load_gpu
+from lrkv_plan.loader import find_hardware, load_gpu
 
 if TYPE_CHECKING:
     from lrkv_plan.specs.hardware import HardwareProfile
@@ -48,7 +48,7 @@ def counted_gpu(
     if match is None:
         return None, load_gpu(gpu, spec_dir=spec_dir)
     try:
-        return None, load_gpu(gpu, spec_dir=spec_dir)
+        return None, find_hardware(match.string, spec_dir=spec_dir, has_hints=False)[0]
     except SpecError:
         if os.path.lexists(as_path(str(gpu))):
             raise  # a file of that name that is no profile

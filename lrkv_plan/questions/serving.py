@@ -40,8 +40,8 @@ from lrkv_plan.questions.result import Result
 if TYPE_CHECKING:
     from lrkv_plan.serving.answers import Answer
     from lrkv_plan.serving.deployment import Deployment
-    from lrkv_plan.specs.lengths import Population
     from lrkv_plan.specs.model import ModelSpec
+    from lrkv_plan.specs.population import Population
     from lrkv_plan.specs.prefix_trace import PrefixTrace
 
 
@@ -373,8 +373,9 @@ def capacity(
 
     def answered(chosen: list[tuple[str, ModelSpec]], asked: list[Deployment]) -> list[Answer]:
         if min_gpus:
-            only = None if tp_size is None else tp_sizes[0]
-            return smallest_layouts(chosen, asked, wanted, tp_size=only, target=target)
+            stated = {name: sizes[name] for name, value in degrees.items() if value is not None}
+            stated |= {} if tp_size is None else {"tp_size": tp_sizes[0]}
+            return smallest_layouts(chosen, asked, wanted, stated=stated, target=target)
         if max_context:
             return longest_contexts(chosen, asked, wanted, chooses_layout=chooses(asked))
         return capacity_answers(

@@ -23,7 +23,6 @@ from lrkv_plan.questions.arguments import (
     default_context,
     deployment_of,
     designs_of,
-    formats_of,
     load_model,
     low_rank_variant,
     models_of,
@@ -33,6 +32,7 @@ from lrkv_plan.questions.arguments import (
     with_provenance,
 )
 from lrkv_plan.questions.asking import Asking
+from lrkv_plan.questions.listed import listed
 from lrkv_plan.questions.result import Result
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def cache(
             tp_size=size,
             encoder_tokens=words.optional(words.whole, "encoder_tokens", encoder_tokens),
         )
-        for kv_format in formats_of("kv_dtype", kv_dtype)
+        for kv_format in listed("kv_dtype", words.given(kv_dtype, "bf16"))
         for size in dict.fromkeys(sizes)
     ]
     contexts = (

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lrkv_plan import words
 from lrkv_plan.errors import ArgumentError, did_you_mean, shown
 from lrkv_plan.loader import load_relatives
 from lrkv_plan.questions.arguments import (
     Designs,
-    Gpu,
     Gpus,
-    Model,
     Models,
     Number,
     Numbers,
@@ -30,7 +29,36 @@ from lrkv_plan.questions.arguments import (
 from lrkv_plan.questions.asking import Asking
 from lrkv_plan.questions.result import Result
 
+if TYPE_CHECKING:
+    from lrkv_plan.latency.roofline import RooflinePoint
+    from lrkv_plan.latency.step import StepModel, StepTime
+    from lrkv_plan.specs.model import ModelSpec
+
 OVER = ("context_tokens", "batch_size", "rank", "query_tokens", "tp_size", "dp_size", "ep_size")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class StepTimes(Result):
+    """The answer of ``step_time`` at one place, with each design's step and what it rests on."""
+
+    model: ModelSpec
+    steps: tuple[tuple[str, StepModel, StepTime], ...]
+
+    @property
+    def basis(self) -> Result:
+        """Constants of every design's attention kernels, with their errors."""
+        from lrkv_plan.report.views.time import basis_table
+
+        steps = [(label, step) for label, step, _ in self.steps]
+        return Result(basis_table(self.model, self.table.inputs["gpu"], steps))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Rooflines(Result):
+    """The answer of ``roofline`` at one place, with each design's points."""
+
+    model: ModelSpec
+    points: tuple[tuple[str, RooflinePoint], ...]
 
 
 def step_time(
@@ -115,13 +143,13 @@ def step_time(
     }
     answer = StepsAnswer(model=spec, gpu=hardware, inputs=stated, steps=steps, asked=asked)
     table = steps_table(answer, Asking(model, spec, given))
-    return Result(with_provenance(table, spec, hardware))
+    return StepTimes(with_provenance(table, spec, hardware), model=spec, steps=tuple(steps))
 
 
 def crossover(
-    model: Model,
+    model: Models,
     *,
-    gpu: Gpu,
+    gpu: Gpus,
     attention: Designs,
     over: str | None = None,
     context_tokens: Number | None = None,
@@ -133,7 +161,7 @@ def crossover(
     dp_size: Number | None = None,
     ep_size: Number | None = None,
     engine: str | None = None,
-    kv_dtype: str | None = None,
+    kv_dtype: Texts | None = None,
     weight_dtype: str | None = None,
     weights: int | str | None = None,
     spec_dir: str | Path | None = None,
@@ -142,6 +170,7 @@ def crossover(
 
     Parameters
     ----------
+    model, gpu, kv_dtype : one, or several with rows for each.
     attention : two designs; along the rank, the LRKV one is "lrkv:RANK" with any options.
     over : what varies: context_tokens (the default), batch_size, rank, query_tokens, tp_size,
         dp_size or ep_size.
@@ -154,12 +183,16 @@ def crossover(
     """
     given = dict(locals())
     from lrkv_plan.latency.crossover import compare, names_at
+    from lrkv_plan.questions.alternatives import PLACES, stacked
     from lrkv_plan.report.screens.crossover import CrossoverAnswer
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import crossover_table
     from lrkv_plan.serving.engine import engine_named, timed_as
     from lrkv_plan.specs.design import typed_designs
 
+    several = stacked(crossover, given, PLACES)
+    if several is not None:
+        return several
     asked = asked_designs(attention)
     if len(asked) != 2:
         raise ArgumentError("attention", f": give two designs to compare, not {len(asked)}")
@@ -178,12 +211,12 @@ def crossover(
         refuse({"weights": weights}, f"are of one size, and --over {along} varies it; leave it out")
     if along == "rank":
         asked = along_rank(asked)
-    spec = load_model(model, spec_dir=spec_dir)
+    spec = load_model(given["model"], spec_dir=spec_dir)  # single values from here on
     sizes = _sizes(pp_size, dp_size, ep_size)
     point = {**_point(spec, context_tokens, batch_size, query_tokens, tp_size), **sizes}
     named_engine = engine_named(words.given(engine, "vllm"))
     weight_bytes = words.optional(words.size, "weights", weights)
-    hardware = load_gpu(gpu, spec_dir=spec_dir)
+    hardware = load_gpu(given["gpu"], spec_dir=spec_dir)
     pair = typed_designs(spec, asked)
     found = compare(
         pair,
@@ -191,7 +224,7 @@ def crossover(
         over=along,
         point=point,
         at_most=words.optional(words.tokens, "at_most", at_most),
-        kv_dtype=words.given(kv_dtype, "bf16"),
+        kv_dtype=words.given(given["kv_dtype"], "bf16"),
         weight_dtype=weight_dtype,
         weight_bytes=weight_bytes,
         engine=timed_as(named_engine),
@@ -199,9 +232,9 @@ def crossover(
     )
     stated = {
         "model": model_inputs(spec),
-        "gpu": named(gpu),
+        "gpu": named(given["gpu"], spec_dir),
         "over": along,
-        "kv_dtype": words.given(kv_dtype, "bf16"),
+        "kv_dtype": words.given(given["kv_dtype"], "bf16"),
         "weight_dtype": weight_dtype or spec.weight_dtype,
         "weight_bytes_per_gpu": weight_bytes,
         **point,
@@ -214,16 +247,16 @@ def crossover(
 
 
 def roofline(
-    model: Model,
+    model: Models,
     *,
-    gpu: Gpu,
+    gpu: Gpus,
     attention: Designs | None = None,
     context_tokens: Number | None = None,
     batch_size: Number | None = None,
     query_tokens: Number | None = None,
     units: Texts | None = None,
     heads_per_tile: Number | None = None,
-    kv_dtype: str | None = None,
+    kv_dtype: Texts | None = None,
     tp_size: Number | None = None,
     spec_dir: str | Path | None = None,
 ) -> Result:
@@ -231,6 +264,7 @@ def roofline(
 
     Parameters
     ----------
+    model, gpu, kv_dtype : one, or several with rows for each.
     units : peaks to compare with, bf16 (tensor cores) and fp32.
     heads_per_tile : heads served by one read of a shared row; all of them when None.
 
@@ -242,17 +276,22 @@ def roofline(
     given = dict(locals())
     from lrkv_plan.latency.roofline import roofline_point
     from lrkv_plan.latency.work import paths_of
+    from lrkv_plan.questions.alternatives import PLACES, stacked
     from lrkv_plan.report.screens.roofline import RooflineAnswer
     from lrkv_plan.report.views.specs import model_inputs
     from lrkv_plan.report.views.time import roofline_table
 
-    spec, hardware = load_model(model, spec_dir=spec_dir), load_gpu(gpu, spec_dir=spec_dir)
+    several = stacked(roofline, given, PLACES)
+    if several is not None:
+        return several
+    spec = load_model(given["model"], spec_dir=spec_dir)  # single values from here on
+    hardware = load_gpu(given["gpu"], spec_dir=spec_dir)
     told: dict[str, Any] = {
         **_point(spec, context_tokens, batch_size, query_tokens, tp_size),
         "heads_per_tile": words.optional(words.count, "heads_per_tile", heads_per_tile),
     }
     kinds = ",".join(words.texts("units", ["bf16", "fp32"] if units is None else units))
-    kv_format = words.given(kv_dtype, "bf16")
+    kv_format = words.given(given["kv_dtype"], "bf16")
     asked = asked_designs(attention)
     points = [
         (label, roofline_point(design, hardware, path=path, units=unit, kv_dtype=kv_format, **told))
@@ -264,7 +303,7 @@ def roofline(
     stated = {"model": model_inputs(spec), **place, **told}
     answer = RooflineAnswer(model=spec, gpu=hardware, inputs=stated, points=points, asked=asked)
     table = roofline_table(answer, Asking(model, spec, given))
-    return Result(with_provenance(table, spec, hardware))
+    return Rooflines(with_provenance(table, spec, hardware), model=spec, points=tuple(points))
 
 
 def _sizes(

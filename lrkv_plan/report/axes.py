@@ -10,7 +10,16 @@ from lrkv_plan.report.figures import Axis, Panel, Role
 
 if TYPE_CHECKING:
     Canvas = Any  # matplotlib's objects; it is imported only when something is drawn
-from lrkv_plan.report.panels import FAINT, INK, LABEL_SIZE, SOFT, TICK_SIZE, drawn_value
+from lrkv_plan.report.panels import (
+    FAINT,
+    INK,
+    LABEL_SIZE,
+    SOFT,
+    TICK_SIZE,
+    broken,
+    categories,
+    drawn_value,
+)
 
 
 def draw_axes(axes: Any, panel: Panel, n_rows: int, n_columns: int) -> None:
@@ -23,7 +32,11 @@ def draw_axes(axes: Any, panel: Panel, n_rows: int, n_columns: int) -> None:
     axes.tick_params(labelsize=TICK_SIZE, width=0.6, length=2.5, color=SOFT, labelcolor=INK, pad=2)
     axes.minorticks_off()
     sheet_width, sheet_height = axes.figure.get_size_inches()
-    _set_axis(axes, "x", panel.x, int((sheet_width / n_columns - 0.5) / 0.3))
+    has_cells = any(s.role is Role.CELLS for s in panel.series)
+    if panel.x.scale == "category":
+        _name_columns(axes, panel, sheet_width / n_columns - 1.2)
+    else:
+        _set_axis(axes, "x", panel.x, int((sheet_width / n_columns - 0.5) / 0.3))
     if panel.y.scale == "category":
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
@@ -31,6 +44,8 @@ def draw_axes(axes: Any, panel: Panel, n_rows: int, n_columns: int) -> None:
         most = min(8, int((sheet_height / n_rows - 0.8) / 0.22))
         _set_axis(axes, "y", panel.y, most)
     axes.set_xlabel(one_line(panel.x.label), fontsize=LABEL_SIZE, color=INK, labelpad=2)
+    if has_cells:
+        _draw_shades(axes, panel)
     has_region = any(s.role is Role.REGION for s in panel.series)
     if not has_region and panel.y.scale != "category":
         axes.grid(visible=True, axis="y", color=FAINT, linewidth=0.5, zorder=0)
@@ -40,6 +55,36 @@ def draw_axes(axes: Any, panel: Panel, n_rows: int, n_columns: int) -> None:
         line = axes.axvline if guide.axis == "x" else axes.axhline
         at = drawn_value(guide.value, axis)
         line(at, color=SOFT, linewidth=0.8, linestyle=(0, (4, 2)), zorder=1.5)
+
+
+def _name_columns(axes: Any, panel: Panel, width_in: float) -> None:
+    """Names under columns, aslant where they are too wide, and not all where they are too many."""
+    names = categories(panel, "x")
+    column_in = width_in / len(names)
+    is_wide = 0.055 * max(map(len, names)) > column_in
+    stride = max(1, math.ceil((0.16 if is_wide else 0.0) / column_in))
+    slant: Any = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if is_wide else {}
+    axes.set_xticks(range(0, len(names), stride), [broken(n) for n in names[::stride]], **slant)
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.tick_params(axis="x", length=0)
+
+
+def _draw_shades(axes: Any, panel: Panel) -> None:
+    """The key of a panel's cells beside it, with ticks as on an axis."""
+    assert panel.value is not None, "cells have values"
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    (mesh,) = axes.collections
+    key = axes.figure.colorbar(mesh, ax=axes, fraction=0.06, pad=0.02, aspect=16)
+    key.outline.set_visible(False)
+    key.minorticks_off()
+    low, high = mesh.norm.vmin, mesh.norm.vmax
+    ticks = _ticks(panel.value, low, high, 7)
+    decimals = max((_decimals(tick) for tick in ticks), default=0)
+    key.set_ticks(ticks, labels=[tick_text(t, panel.value.scale, decimals) for t in ticks])
+    key.ax.tick_params(
+        labelsize=TICK_SIZE, width=0.6, length=2.5, color=SOFT, labelcolor=INK, pad=2
+    )
 
 
 def _set_axis(axes: Any, which: str, axis: Axis, most: int) -> None:

@@ -265,7 +265,8 @@ def _block(block: FeedForward, model_dim: int) -> str:
 
 
 def _experts(block: ExpertFeedForward, model_dim: int) -> Iterator[str]:
-    yield f"{count(block.n_experts)} experts x ({_mlp(block, block.hidden_dim, model_dim)})"
+    routed = _mlp(block, block.hidden_dim, block.expert_dim(model_dim))
+    yield f"{count(block.n_experts)} experts x ({routed})"
     for name, width in (("shared", block.shared_hidden_dim), ("dense", block.dense_hidden_dim)):
         if width:
             yield f"{name} {_mlp(block, width, model_dim)}"

@@ -24,6 +24,12 @@ class Role(str, enum.Enum):
     BAND = "band"  # a whisker from low to high over the whole bar
     REGION = "region"  # at each x, from low to high
     BOUNDARY = "boundary"  # the edge between regions, with its band
+    CLOUD = "cloud"  # many small points without names
+    KEYED = "keyed"  # points whose names stand in a key above the panel
+    STEPS_AFTER = "steps_after"  # joined by steps: each y holds until the next x
+    STEPS_BEFORE = "steps_before"  # joined by steps: each y holds since the x before
+    CELLS = "cells"  # one shade per pair of categories, by ``values``
+    SWING = "swing"  # bars from ``origin`` to x, y the category
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +62,8 @@ class Series:
     style: int = 0
     label: str | None = None
     texts: tuple[str, ...] = ()
+    values: tuple[Any, ...] = ()  # of cells; the panel's ``value`` says their key and unit
+    origin: Any = None  # where bars of a swing begin
     facts: Mapping[str, Any] = field(default_factory=dict)
     is_open: bool = False  # hollow markers: a variant of the filled ones
     is_thin: bool = False  # a guide to the eye rather than a result
@@ -81,6 +89,7 @@ class Panel:
     series: tuple[Series, ...]
     guides: tuple[Guide, ...] = ()
     title: str | None = None
+    value: Axis | None = None  # of cells: what their shade shows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +121,15 @@ def figure_rows(figure: Figure) -> list[dict[str, Any]]:
 def _panel_rows(panel: Panel) -> Iterator[dict[str, Any]]:
     x_key, y_key = panel.x.key, panel.y.key
     for series in panel.series:
+        if series.role in (Role.STEPS_AFTER, Role.STEPS_BEFORE):
+            continue  # they join points that are a series of their own
         for index, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
             spread = [ends[index] for ends in (series.low, series.high) if ends]
             if y is None and not any(value is not None for value in spread):
                 continue  # nothing is drawn here
             row = {"series": series.name, **series.facts, x_key: x, y_key: y}
+            if panel.value is not None and series.values:
+                row[panel.value.key] = series.values[index]
             spread_key = x_key if series.role is Role.BAND else y_key
             if series.low:
                 row[f"low_{spread_key}"] = series.low[index]

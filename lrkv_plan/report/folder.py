@@ -169,7 +169,7 @@ def report_files(
     return files
 
 
-def explorer_page(document: Document) -> bytes:
+def page_alone(document: Document) -> bytes:
     """The page of a document without parts: its sliders."""
     return to_html(document, explorer_pictures(document)).encode()
 

@@ -23,6 +23,8 @@ from lrkv_plan.report.panels import (
     text_size,
 )
 
+KEYED = (Role.STACK, Role.SWING, Role.KEYED)  # roles whose names stand in a key
+
 
 def reserve(axes: Any, panel: Panel) -> list[Any]:
     """Texts that the layout leaves room for: values and key of bars, names at line ends.
@@ -31,6 +33,8 @@ def reserve(axes: Any, panel: Panel) -> list[Any]:
     """
     if panel.y.scale == "category":
         _bar_texts(axes, panel)
+    _key(axes, panel)
+    if panel.y.scale == "category":
         return []
     ends = []
     for series in panel.series:
@@ -46,7 +50,7 @@ def reserve(axes: Any, panel: Panel) -> list[Any]:
 
 
 def _bar_texts(axes: Any, panel: Panel) -> None:
-    """Values after whiskers and before single points, whose limits stand after them; the key."""
+    """Values after whiskers and bars, and before single points, whose limits stand after them."""
     names = categories(panel)
     beside: dict[str, Any] = {
         "textcoords": "offset points", "va": "center", "fontsize": LABEL_SIZE, "color": INK,
@@ -57,13 +61,31 @@ def _bar_texts(axes: Any, panel: Panel) -> None:
             for x, y, text in zip(*positions(panel, series), series.texts, strict=True):
                 at = (-1.3 * GAP_POINTS, 0)
                 axes.annotate(one_line(text), (x, y), xytext=at, ha="right", **beside)
+        elif series.role is Role.SWING:
+            base = drawn_value(series.origin, panel.x)
+            for x, y, text in zip(*positions(panel, series), series.texts, strict=True):
+                side = 1 if x >= base else -1
+                at, ha = (0.7 * side * GAP_POINTS, 0), "left" if side > 0 else "right"
+                axes.annotate(one_line(text), (x, y), xytext=at, ha=ha, **beside)
         elif series.role is Role.BAND:
             for high, y, text in zip(series.high, series.y, series.texts, strict=True):
                 place = drawn_value(high, panel.x), names.index(str(y))
                 axes.annotate(one_line(text), place, xytext=(GAP_POINTS, 0), **beside)
+
+
+def key_columns(panel: Panel, width_in: float) -> int:
+    """Columns of the key above a panel of that width."""
+    longest = max((len(s.label or s.name) for s in panel.series if s.role in KEYED), default=0)
+    return max(1, min(4, int(width_in / (0.055 * longest + 0.25))))
+
+
+def _key(axes: Any, panel: Panel) -> None:
+    """What fills, hatches and markers stand for."""
     if any(axes.get_legend_handles_labels()):
+        sheet_in = axes.figure.get_size_inches()[0]
+        columns = key_columns(panel, sheet_in / axes.get_gridspec().ncols - 0.4)
         axes.legend(
-            ncols=4, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, borderpad=0.3,
+            ncols=columns, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, borderpad=0.3,
             borderaxespad=0, fontsize=TICK_SIZE, handlelength=1.1, handleheight=0.8,
             handletextpad=0.4, columnspacing=0.9,
         )  # fmt: skip
@@ -190,9 +212,10 @@ def _box(x: float, y: float, half_w: float, half_h: float) -> Box:
 def place_labels(sheet: Any, axes: Any, panel: Panel, reserved: Sequence[Any]) -> None:
     """Write names and point texts where they cover nothing, with a thin line to far ones."""
     if panel.y.scale == "category":
+        _cell_texts(sheet, axes, panel)
         return
     frame, gap = axes.bbox, GAP_POINTS * sheet.dpi / 72
-    has_region = any(series.role is Role.REGION for series in panel.series)
+    has_region = any(series.role in (Role.REGION, Role.CLOUD) for series in panel.series)
     beside = 0.0 if has_region else 2 * gap
     right = max([frame.x1 + beside, *(text.get_window_extent().x1 + 2 for text in reserved)])
     room = Box(
@@ -250,7 +273,7 @@ def _seen(panel: Panel, series: Series) -> list[tuple[float, float]]:
 def _wanted(axes: Any, panel: Panel) -> Iterator[Wanted]:
     """(x, y, text, is the end of a line) of each label, in pixels."""
     for series in panel.series:
-        if series.role in (Role.STACK, Role.BAND, Role.REGION):
+        if series.role in _UNNAMED:
             continue
         seen = [axes.transData.transform(point) for point in _seen(panel, series)]
         if series.texts:
@@ -272,6 +295,17 @@ def _wanted(axes: Any, panel: Panel) -> Iterator[Wanted]:
         yield px, py, one_line(guide.label), False
 
 
+_STEPS = (Role.STEPS_AFTER, Role.STEPS_BEFORE)
+_UNNAMED = (
+    Role.STACK,
+    Role.BAND,
+    Role.REGION,
+    Role.CLOUD,
+    Role.CELLS,
+    Role.SWING,
+    Role.KEYED,
+    *_STEPS,
+)
 Wanted = tuple[float, float, str, bool]
 
 
@@ -286,10 +320,10 @@ def _distinct(wanted: Iterable[Wanted], near: float) -> list[Wanted]:
 
 def _obstacles(axes: Any, panel: Panel, series: Series) -> list[tuple[float, float]]:
     """Pixels that a label should not cover: markers, and lines sampled every few pixels."""
-    if series.role in (Role.REGION, Role.STACK, Role.BAND):
+    if series.role in _UNNAMED and series.role not in (*_STEPS, Role.KEYED):
         return []
     points = [tuple(axes.transData.transform(point)) for point in _seen(panel, series)]
-    if series.role is not Role.POINTS:
+    if series.role not in (Role.POINTS, Role.KEYED):
         for one, other in list(pairwise(points)):
             n_steps = min(400, int(math.dist(one, other) / 6))
             shares = [k / n_steps for k in range(1, n_steps)]
@@ -300,6 +334,32 @@ def _obstacles(axes: Any, panel: Panel, series: Series) -> list[tuple[float, flo
         reach = (-5, 0, 5)
         points = [(px + dx, py + dy) for px, py in points for dx in reach for dy in reach]
     return points
+
+
+def _cell_texts(sheet: Any, axes: Any, panel: Panel) -> None:
+    """The value in each cell, dark on light and light on dark, if the cells have room for all."""
+    if panel.value is None:
+        return
+    (mesh,) = axes.collections
+    for series in panel.series:
+        places = list(zip(*positions(panel, series), series.values, strict=True))
+        drawn = [(x, y, drawn_value(v, panel.value)) for x, y, v in places if v is not None]
+        is_count = panel.value.factor == 1 and all(isinstance(v, int) for v in series.values if v)
+        texts = [f"{v:,.0f}" if is_count or v >= 100 else f"{v:#.3g}" for _, _, v in drawn]
+        widest = max((text_size(sheet, text, TICK_SIZE)[0] for text in set(texts)), default=0.0)
+        n_columns, n_rows = len(categories(panel, "x")), len(categories(panel))
+        if (
+            widest > 0.9 * axes.bbox.width / n_columns
+            or axes.bbox.height / n_rows < 0.12 * sheet.dpi
+        ):
+            continue
+        for (x, y, value), text in zip(drawn, texts, strict=True):
+            red, green, blue, _ = mesh.cmap(mesh.norm(value))
+            is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+            axes.text(
+                x, y, text, ha="center", va="center", fontsize=TICK_SIZE,
+                color=INK if is_light else "white",
+            )  # fmt: skip
 
 
 def _guide_points(axes: Any, panel: Panel, axis: str, value: Any) -> list[tuple[float, float]]:

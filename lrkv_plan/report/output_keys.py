@@ -152,14 +152,17 @@ _TOLD: Shape = {
 }  # fmt: skip
 
 
-def _stacked(answer: Answer) -> Answer:
-    """The answer, and what it is where arguments list several values."""
-    refused: Shape = {**_TOLD, "refused": str}
+_PLACE: Shape = {key: _TOLD[key] for key in ("model", "gpu", "kv_dtype")}
+
+
+def _stacked(answer: Answer, told: Shape = _TOLD) -> Answer:
+    """The answer, and what it is where arguments list several values; ``told`` is then in rows."""
+    refused: Shape = {**told, "refused": str}
     (inputs,) = answer.inputs
     return dataclasses.replace(
         answer,
         inputs=(inputs, {"alternatives": Many(inputs)}),
-        rows=(*answer.rows, *({**_TOLD, **row} for row in answer.rows), refused),
+        rows=(*answer.rows, *({**told, **row} for row in answer.rows), refused),
     )
 
 
@@ -359,13 +362,26 @@ def _crossover() -> Answer:
     return Answer(
         inputs=({**_STEP_INPUTS, **_LAYOUT, "over": str},),
         rows=(change, none),
+        also={
+            "sensitivity": {
+                "value": int,
+                "faster": str,
+                "ahead_share": float,
+                "n_draws": int,
+                "seed": int,
+            }
+        },
         says={
             "at": "the value of the variable from which the other design is faster; null: none",
             "low": "least value looked at",
             "high": "largest value looked at",
             "faster_before": "the design that is faster up to there",
             "faster_after": "the design that is faster from there on",
+            "ahead_share": "share of draws within the attention kernels' bands that it wins",
+            "faster": "the design that is faster there",
             "first": "the first design compared",
+            "sensitivity": "how firmly the faster design is ahead, value by value",
+            "value": "of the variable",
             "second": "the second design compared",
             "too_close": "whether the bands allow either design to lead all along",
             "lead_at_end_s": "difference of both step times at the largest value looked at. [s]",
@@ -510,6 +526,80 @@ def _hardware() -> Answer:
 
 CONSTANTS = ("t0_s", "beta", "phi", "work_unit_s", "full_work_units")
 HELD_OUT_ROLES = ("random", "rank", "heads", "context")
+
+
+_SIZES: Shape = dict.fromkeys(("tp_size", "pp_size", "dp_size", "ep_size", "dcp_size"), int)
+_WAY_TIMES: Shape = {
+    "tpot_s": float | None, "tpot_low_s": float | None, "tpot_high_s": float | None,
+    "time_basis": str | None, "tokens_per_s": float | None,
+}  # fmt: skip
+
+
+def _sweep() -> Answer:
+    inputs: Shape = {
+        "models": list[str], "gpus": list[str], "designs": list[list[str]], "engine": str,
+        "n_gpus": int | None, **dict.fromkeys(_SIZES, list[int]), "kv_dtypes": list[str],
+        "weight_dtypes": list[str], "contexts_tokens": list[int], "batch_sizes": list[int | str],
+        "tpot_ms": float | None, "speculative_tokens": int, "accepted_tokens": float,
+        "where": str | None, "reduce": str | None, "objectives": list[str], "by": list[str],
+        "out": str | None, "n_points": int,
+    }  # fmt: skip
+    row: Shape = {
+        "point": int, "model": str, "attention": str, "family": str, "size": int | None, "gpu": str,
+        "engine": str, "n_gpus": int, **_SIZES, "n_replicas": int | None, "kv_dtype": str,
+        "weight_dtype": str | None, "context_tokens": int, "model_params": int | None,
+        "weight_bytes_per_gpu": int | None, "bytes_per_token_per_gpu": float | None,
+        "kv_budget_bytes_per_gpu": int | None, "max_sequences": int | None,
+        "total_sequences": int | None, "batch_size": int | None, "admitted_sequences": int | None,
+        **_WAY_TIMES, "tokens_per_s_per_gpu": float | None, "tokens_per_s_per_user": float | None,
+        "usd_per_hour": float | None, "usd_per_million_tokens": float | None, "refused": str | None,
+    }  # fmt: skip
+    says = {
+        "batch_size": "sequences of one replica decoded together",
+        "batch_sizes": "batches asked for; full is the largest that fits and meets the time",
+        "by": "keys; each combination of their values was reduced for itself",
+        "contexts_tokens": "contexts asked for",
+        "designs": "designs of each model",
+        "objectives": "what was best, the first deciding where rows are put in order",
+        "out": "folder of the Parquet files",
+        "reduce": "how rows were thinned out; null: all are kept",
+        "refused": "why the point has no time",
+        "where": "condition that kept points fulfil",
+    }
+    return Answer(inputs=(inputs,), rows=(row,), says=says)
+
+
+def _best() -> Answer:
+    inputs: Shape = {
+        "model": str, "users": int, "context_tokens": int, "tpot_ms": float | None,
+        "gpus": list[str], "designs": list[str], "engine": str, "budget_usd_hour": float | None,
+        "max_gpus": int, **dict.fromkeys(_SIZES, int | None), "n_draws": int, "seed": int,
+        "families": bool,
+    }  # fmt: skip
+    row: Shape = {
+        "model": str, "attention": str, "gpu": str, "kv_dtype": str | None,
+        "weight_dtype": str | None, "n_gpus": int | None, "n_replicas": int | None,
+        **dict.fromkeys(_SIZES, int | None), "context_tokens": int,
+        "bytes_per_token_per_gpu": Fraction | None, "max_sequences": int | None,
+        "total_sequences": int | None, "served_per_replica": int | None, "batch_size": int | None,
+        **_WAY_TIMES, "usd_per_hour": float | None, "usd_per_million_tokens": float | None,
+        "ahead_share": float | None, "launch": str | None, "refused": str | None,
+    }  # fmt: skip
+    changed: Shape = {
+        "constant": str, "low_factor": float, "high_factor": float, "low_cost": float | None,
+        "high_cost": float | None, "low_winner": str, "high_winner": str,
+    }  # fmt: skip
+    says = {
+        "batch_size": "sequences of one replica decoded together: the users dealt out evenly",
+        "families": "whether a design of every family was compared",
+        "gpus": "GPUs that were compared",
+        "model": "model",
+        "refused": "what rules the GPU out",
+        "seed": "of the draws",
+        "sensitivity": "each uncertain constant at the ends of its band, all others as predicted",
+        "users": "sequences that are served together",
+    }
+    return Answer(inputs=(inputs,), rows=(row,), also={"sensitivity": changed}, says=says)
 
 
 def _evaluate() -> Answer:
@@ -737,14 +827,16 @@ def _step_stack() -> Answer:
 
 ANSWERS: dict[str, Callable[[], Answer]] = {
     "plan": lambda: _stacked(_plan()),
+    "best": _best,
+    "sweep": _sweep,
     "rank": _rank,
     "cache": _cache,
     "params": _params,
     "shard": _shard,
     "capacity": _capacity,
-    "crossover": _crossover,
+    "crossover": lambda: _stacked(_crossover(), _PLACE),
     "step-time": lambda: _stacked(_step_time()),
-    "roofline": _roofline,
+    "roofline": lambda: _stacked(_roofline(), _PLACE),
     "validate": _validate,
     "audit": _audit,
     "inspect": _inspect,

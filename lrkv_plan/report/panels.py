@@ -42,6 +42,12 @@ HATCHES = ("", "////", "....", "")
 REGION_FILLS, REGION_HATCHES = ("#f3f3f3", "#b9ddf2"), ("", "////")
 
 
+SWING_FILLS, SWING_HATCHES = ("#9fd3f2", "#E69F00"), ("", "////")
+
+
+CELL_COLORS = "cividis"  # even steps of lightness for all eyes, and in grey
+
+
 GAP_POINTS = 4.0
 
 
@@ -68,19 +74,22 @@ def draw_series(axes: Any, panel: Panel) -> None:
     """All series of a panel, in order."""
     drawers = {
         Role.LINE: _line, Role.POINTS: _points, Role.CEILING: _ceiling, Role.STACK: _stack,
-        Role.BAND: _band, Role.REGION: _region, Role.BOUNDARY: _boundary,
+        Role.BAND: _band, Role.REGION: _region, Role.BOUNDARY: _boundary, Role.CLOUD: _cloud,
+        Role.KEYED: _points, Role.STEPS_AFTER: _steps, Role.STEPS_BEFORE: _steps,
+        Role.CELLS: _cells, Role.SWING: _swing,
     }  # fmt: skip
     if panel.y.scale == "category":
         names = categories(panel)
         axes.set_yticks(range(len(names)), [broken(name) for name in names])
-        axes.set_ylim(-0.55, len(names) - 0.45)
+        beyond = 0.5 if panel.value is not None else 0.55
+        axes.set_ylim(-beyond, len(names) - 1 + beyond)
     for series in panel.series:
         drawers[series.role](axes, panel, series)
 
 
-def categories(panel: Panel) -> list[str]:
+def categories(panel: Panel, which: str = "y") -> list[str]:
     """Names along a category axis, in order of first use."""
-    return list(dict.fromkeys(str(y) for series in panel.series for y in series.y))
+    return list(dict.fromkeys(str(at) for s in panel.series for at in getattr(s, which)))
 
 
 def positions(panel: Panel, series: Series) -> tuple[list[float], list[float]]:
@@ -88,7 +97,7 @@ def positions(panel: Panel, series: Series) -> tuple[list[float], list[float]]:
 
     def on(values: Sequence[Any], axis: Axis) -> list[float]:
         if axis.scale == "category":
-            names = categories(panel)
+            names = categories(panel, "x" if axis is panel.x else "y")
             return [float(names.index(str(value))) for value in values]
         found = [drawn_value(value, axis) for value in values]
         if axis.scale in ("log2", "log10"):
@@ -122,6 +131,7 @@ def _points(axes: Any, panel: Panel, series: Series) -> None:
         x, y, linestyle="none", marker=MARKERS[style], markersize=4, color=COLORS[style],
         markerfacecolor="white" if series.is_open else COLORS[style], markeredgewidth=0.9,
         clip_on=False, zorder=4,
+        label=one_line(series.label or series.name) if series.role is Role.KEYED else None,
     )  # fmt: skip
 
 
@@ -180,3 +190,55 @@ def _boundary(axes: Any, panel: Panel, series: Series) -> None:
     x, y = positions(panel, series)
     looks = {"linewidth": 0.8, "linestyle": (0, (3, 2))} if series.is_thin else {"linewidth": 1.4}
     axes.plot(x, y, color=INK, zorder=3, **looks)
+
+
+def _cloud(axes: Any, panel: Panel, series: Series) -> None:
+    x, y = positions(panel, series)
+    color = SOFT if series.is_open else COLORS[series.style % len(COLORS)]
+    few = len(x) <= 300
+    axes.plot(
+        x, y, linestyle="none", marker="o", markersize=2.4 if few else 1.6, markeredgewidth=0,
+        color=color, alpha=0.5 if few else 0.4, zorder=1.2, rasterized=not few,
+    )  # fmt: skip
+
+
+def _steps(axes: Any, panel: Panel, series: Series) -> None:
+    x, y = positions(panel, series)
+    where = "post" if series.role is Role.STEPS_AFTER else "pre"
+    axes.step(x, y, where=where, color=INK, linewidth=0.9, zorder=2.5)
+
+
+def _swing(axes: Any, panel: Panel, series: Series) -> None:
+    names, base = categories(panel), drawn_value(series.origin, panel.x)
+    style = series.style % len(SWING_FILLS)
+    widths = [drawn_value(x, panel.x) - base for x in series.x]
+    bars = axes.barh(
+        [names.index(str(y)) for y in series.y], widths, left=base, height=0.62,
+        color=SWING_FILLS[style], hatch=SWING_HATCHES[style],
+        edgecolor=INK, linewidth=0.4, label=one_line(series.label or series.name), zorder=2,
+    )  # fmt: skip
+    widest = max(map(abs, widths)) or 1.0
+    for bar, width in zip(bars, widths, strict=True):  # a shorter one to the same side stays seen
+        bar.set_zorder(2.5 - 0.5 * abs(width) / widest)
+
+
+def _cells(axes: Any, panel: Panel, series: Series) -> None:
+    """Shades that grow lighter with the value; hatched where there is none."""
+    from matplotlib.colors import LogNorm, Normalize
+
+    assert panel.value is not None, "cells have values"
+    columns, rows = categories(panel, "x"), categories(panel)
+    shades = [[math.nan] * len(columns) for _ in rows]
+    for x, y, value in zip(series.x, series.y, series.values, strict=True):
+        shades[rows.index(str(y))][columns.index(str(x))] = drawn_value(value, panel.value)
+    known = [value for row in shades for value in row if not math.isnan(value)]
+    low, high = min(known), max(known)
+    if low == high:
+        low, high = (low / 2, high * 2) if low > 0 else (low - 1, high + 1)
+    norm = (LogNorm if panel.value.scale.startswith("log") else Normalize)(low, high)
+    axes.set_facecolor(FAINT)
+    axes.patch.set(hatch="////", edgecolor=SOFT)
+    edges = [[at - 0.5 for at in range(len(names) + 1)] for names in (columns, rows)]
+    axes.pcolormesh(
+        *edges, shades, cmap=CELL_COLORS, norm=norm, edgecolors="white", linewidth=0.4, zorder=1
+    )

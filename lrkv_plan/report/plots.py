@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.errors import UsageError, one_line
 from lrkv_plan.report.axes import draw_axes
-from lrkv_plan.report.figures import Figure, Panel, Role
-from lrkv_plan.report.labels import place_labels, reserve
+from lrkv_plan.report.figures import Figure, Panel
+from lrkv_plan.report.labels import KEYED, key_columns, place_labels, reserve
 from lrkv_plan.report.panels import (
     CAPTION_SIZE,
     INK,
@@ -33,6 +33,7 @@ DPI = 200
 _MARGIN_IN = 0.06
 _LINE_IN = 0.125  # a line of label text
 _CAPTION_LINE_IN = 0.105
+_KEY_LINE_IN = 0.16
 _METADATA = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
@@ -105,8 +106,8 @@ def drawn(figure: Figure, width: str) -> Canvas:
     title = _wrapped(sheet, figure.title, TITLE_SIZE, inner, weight="bold")
     caption = _wrapped(sheet, figure.caption, CAPTION_SIZE, inner)
     heads = [_panel_head(sheet, panel, inner / n_columns - 0.3) for panel in figure.panels]
-    has_key = any(s.role is Role.STACK for panel in figure.panels for s in panel.series)
-    above_in = _LINE_IN * max(map(len, heads)) + (0.16 if has_key else 0.0)
+    key_lines = max(_key_lines(panel, inner / n_columns - 0.3) for panel in figure.panels)
+    above_in = _LINE_IN * max(map(len, heads)) + _KEY_LINE_IN * key_lines
     row_in = _axes_height(figure, width, n_rows) + above_in + 0.46  # below: ticks, the x label
     sheet.set_size_inches(
         width_in, 0.14 * len(title) + _CAPTION_LINE_IN * len(caption) + n_rows * row_in + 0.12
@@ -123,7 +124,8 @@ def drawn(figure: Figure, width: str) -> Canvas:
         draw_series(axes, panel)
         draw_axes(axes, panel, n_rows, n_columns)
         if head:
-            axes.set_title("\n".join(head), loc="left", fontsize=LABEL_SIZE, color=INK, pad=4)
+            above = 4 + 72 * _KEY_LINE_IN * _key_lines(panel, inner / n_columns - 0.3)
+            axes.set_title("\n".join(head), loc="left", fontsize=LABEL_SIZE, color=INK, pad=above)
         reserved = reserve(axes, panel)
         for text in reserved:  # a longer name than half the column may cover something
             text.set_in_layout(text.get_window_extent().width < 0.5 * inner / n_columns * DPI)
@@ -143,6 +145,11 @@ def _axes_height(figure: Figure, width: str, n_rows: int) -> float:
     if width == "double":
         return 2.6 if len(figure.panels) == 1 else 1.7
     return 2.1 if n_rows == 1 else 1.3
+
+
+def _key_lines(panel: Panel, width_in: float) -> int:
+    names = {s.label or s.name for s in panel.series if s.role in KEYED}
+    return -(-len(names) // key_columns(panel, width_in))
 
 
 def _panel_head(sheet: Canvas, panel: Panel, width_in: float) -> list[str]:

@@ -144,5 +144,6 @@ def _workspace_bytes(model: ModelSpec, step: Step, parallel: Parallelism) -> int
     block = max(blocks, key=lambda b: b.hidden_dim * b.experts_per_token)
     width = block.hidden_dim // parallel.expert_slices
     n_inputs = 2 if block.gated else 1
-    per_row = max(width, model.model_dim) + max(n_inputs * width, model.model_dim)
+    dim = block.expert_dim(model.model_dim)
+    per_row = max(width, dim) + max(n_inputs * width, dim)
     return step.batched_tokens * block.experts_per_token * per_row * step.scalar_bytes

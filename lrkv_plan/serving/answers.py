@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lrkv_plan.errors import PlacementError, RequirementError, UsageError
+from lrkv_plan.errors import PlacementError, RequirementError
 from lrkv_plan.serving.capacity import (
     CapacityRow,
     capacity_row,
@@ -14,13 +14,9 @@ from lrkv_plan.serving.capacity import (
     sequences_between,
     what_to_try,
 )
+from lrkv_plan.serving.cheapest import RuledOut, Wish, cheapest_way
 from lrkv_plan.serving.deployment import Deployment
-from lrkv_plan.serving.layouts import (
-    layouts_on,
-    ranked_layouts,
-    smallest_layout,
-    widest_that_runs,
-)
+from lrkv_plan.serving.layouts import layouts_on, ranked_layouts, widest_that_runs
 from lrkv_plan.serving.load import (
     Admission,
     LatencyTarget,
@@ -35,6 +31,7 @@ from lrkv_plan.specs.model import ModelSpec
 if TYPE_CHECKING:
     from lrkv_plan.latency.step import StepModel
     from lrkv_plan.memory.exact import IntArray
+    from lrkv_plan.specs.population import LengthCounts
     from lrkv_plan.specs.prefix_trace import PrefixTrace
 
 
@@ -85,7 +82,7 @@ def capacity_answers(
     designs: Sequence[tuple[str, ModelSpec]],
     deployments: Iterable[Deployment],
     *,
-    lengths: IntArray | None = None,
+    lengths: IntArray | LengthCounts | None = None,
     prefixes: PrefixTrace | None = None,
     target: LatencyTarget | None = None,
     chooses_layout: bool = False,
@@ -190,7 +187,7 @@ def _usd_per_hour(answer: Answer) -> float | None:
 def _answer(
     design: tuple[str, ModelSpec],
     deployment: Deployment,
-    lengths: IntArray | None,
+    lengths: IntArray | LengthCounts | None,
     target: LatencyTarget | None,
     chooses_layout: bool,
 ) -> Answer:
@@ -211,7 +208,7 @@ def _answer(
 def _stated(
     design: tuple[str, ModelSpec],
     deployment: Deployment,
-    lengths: IntArray | None,
+    lengths: IntArray | LengthCounts | None,
     target: LatencyTarget | None,
 ) -> Answer:
     label, model = design
@@ -320,14 +317,14 @@ def smallest_layouts(
     deployments: Iterable[Deployment],
     n_sequences: int,
     *,
-    tp_size: int | None = None,
+    stated: Mapping[str, int] | None = None,
     target: LatencyTarget | None = None,
 ) -> list[Answer]:
     """The fewest GPUs per deployment and labelled design that hold, and serve in time.
 
     Parameters
     ----------
-    tp_size : searched when None.
+    stated : sizes of each kind of parallelism that are not searched.
     target : the time that the sequences must be served in; none when None.
 
     Raises
@@ -337,40 +334,30 @@ def smallest_layouts(
     SpecError
         As ``step_model``.
     """
-    return [
-        _smallest(design, deployment, n_sequences, tp_size, target)
-        for deployment in deployments
-        for design in designs
-    ]
+    wish = Wish(
+        n_sequences=n_sequences, target=target, most_gpus=MOST_GPUS_SEARCHED,
+        stated=tuple((stated or {}).items()),
+    )  # fmt: skip
+    return [_smallest(design, deployment, wish) for deployment in deployments for design in designs]
 
 
-def _smallest(
-    design: tuple[str, ModelSpec],
-    deployment: Deployment,
-    n_sequences: int,
-    tp_size: int | None,
-    target: LatencyTarget | None,
-) -> Answer:
+MOST_GPUS_SEARCHED = 1024
+
+
+def _smallest(design: tuple[str, ModelSpec], deployment: Deployment, wish: Wish) -> Answer:
     label, model = design
-
-    def serves(row: CapacityRow, at: Deployment) -> int:
-        if target is None:
-            return row.total_sequences
-        try:
-            load = admitted_by(timed_step(model, at, target), row, at, target)
-        except (UsageError, PlacementError):
-            return 0  # no times, or weights cannot be dealt out
-        return load.sequences if load is not None else 0
-
-    layout = smallest_layout(model, deployment, n_sequences, tp_size=tp_size, serves=serves)
-    if layout is None:
-        within = "" if target is None or target.tpot_s is None else " in that time"
-        refused = f"no layout up to 1,024 GPUs holds {n_sequences:,} sequences{within}"
+    found = cheapest_way(model, [deployment], wish, price="gpus")
+    if isinstance(found, RuledOut):
+        timed = wish.target is not None and wish.target.tpot_s is not None
+        within = " in that time" if timed else ""
+        refused = (
+            f"no layout up to {MOST_GPUS_SEARCHED:,} GPUs holds {wish.n_sequences:,} "
+            f"sequences{within}: {found.reason}"
+        )
         return Answer(attention=label, deployment=deployment, model=model, refused=refused)
-    row, settled = layout.row, layout.deployment
-    row = replace(row, attention=label)
+    row, settled = replace(found.row, attention=label), found.deployment
     answer = Answer(
         attention=label, deployment=settled, model=model, row=row, is_smallest=True,
-        layout=layout.reason,
+        layout="the fewest GPUs",
     )  # fmt: skip
-    return _bounded(answer, row, model, settled, target)
+    return _bounded(answer, row, model, settled, wish.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lrkv_plan.attention.families.grouped import fewest_kv_heads
 from lrkv_plan.attention.families.latent import narrowest_latent
@@ -51,6 +51,7 @@ from lrkv_plan.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from lrkv_plan.memory.exact import IntArray
+    from lrkv_plan.specs.population import LengthCounts
     from lrkv_plan.specs.prefix_trace import PrefixTrace
 
 
@@ -119,7 +120,7 @@ def capacity_row(
     model: ModelSpec,
     deployment: Deployment,
     *,
-    lengths: IntArray | None = None,
+    lengths: IntArray | LengthCounts | None = None,
     prefixes: PrefixTrace | None = None,
 ) -> CapacityRow:
     """What fits of one design.
@@ -127,7 +128,8 @@ def capacity_row(
     Parameters
     ----------
     model : the design is the model's own.
-    lengths : a population of uneven lengths in arrival order, accounted beside equal ones. [tokens]
+    lengths : a population of uneven lengths in arrival order or as counted, accounted beside equal
+        ones. [tokens]
     prefixes : requests that begin alike, accounted where the engine shares prefixes.
 
     Raises
@@ -144,24 +146,13 @@ def capacity_row(
     All replicas and data-parallel cores are alike: total_sequences = replicas x dp_size x
     max_sequences.
     """
-    check_pool(deployment)
-    check_kinds(deployment)
-    label = design_label(model)
-    stored = as_stored(model, deployment.rank_alignment)
-    placed = on_gpus(stored, deployment)
-    hosted = host_part(stored, deployment)
-    deployment = with_split(placed, deployment)
+    hosted = host_part(as_stored(model, deployment.rank_alignment), deployment)
+    known = _budgeted(model, deployment)
+    pools, pool = _pooled(known, known.deployment.settings.context_tokens)
+    stored, placed, deployment = known.stored, known.placed, known.deployment
+    label, budget, stage_bytes = design_label(model), known.budget, known.stage_bytes
     parallel, settings = deployment.parallel, deployment.settings
     n_replicas = deployment.n_replicas
-    budget = None if deployment.kv_memory_bytes is not None else _budget(stored, deployment)
-    stage_bytes = (
-        budget.stage_kv_bytes_per_gpu
-        if budget is not None
-        else (deployment.kv_memory_bytes or 0,) * parallel.pp_size
-    )
-    told = _told(stored, deployment, budget)
-    pools = stage_pools(placed, stage_bytes, told, engine=deployment.engine, parallel=parallel)
-    pool = fewest_of(placed, pools, stage_bytes, told)
     if budget is not None:
         budget = replace(budget, decides=pool.stage)
     left = stage_bytes[pool.stage]
@@ -219,6 +210,44 @@ def capacity_row(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Budgeted:
+    """A design as it is stored and as its GPUs hold it, and the memory that each stage leaves."""
+
+    stored: ModelSpec
+    placed: ModelSpec
+    deployment: Deployment
+    budget: MemoryBudget | None
+    stage_bytes: tuple[int, ...]
+
+
+def _budgeted(model: ModelSpec, deployment: Deployment) -> _Budgeted:
+    check_pool(deployment)
+    check_kinds(deployment)
+    stored = as_stored(model, deployment.rank_alignment)
+    placed = on_gpus(stored, deployment)
+    deployment = with_split(placed, deployment)
+    stated = deployment.kv_memory_bytes
+    budget = None if stated is not None else _budget(stored, deployment)
+    left = (stated or 0,) * deployment.parallel.pp_size
+    return _Budgeted(
+        stored=stored, placed=placed, deployment=deployment, budget=budget,
+        stage_bytes=left if budget is None else budget.stage_kv_bytes_per_gpu,
+    )  # fmt: skip
+
+
+def _pooled(known: _Budgeted, context_tokens: int) -> tuple[tuple[Pool | None, ...], Pool]:
+    """The pool of each stage, and the one that decides."""
+    deployment = known.deployment
+    settings = replace(deployment.settings, context_tokens=context_tokens)
+    told = _told(known.stored, replace(deployment, settings=settings), known.budget)
+    pools = stage_pools(
+        known.placed, known.stage_bytes, told, engine=deployment.engine,
+        parallel=deployment.parallel,
+    )  # fmt: skip
+    return pools, fewest_of(known.placed, pools, known.stage_bytes, told)
+
+
 def _told(stored: ModelSpec, deployment: Deployment, budget: MemoryBudget | None) -> EngineSettings:
     """The settings with the state slots of the budget and the model's own encoder rows."""
     settings = deployment.settings
@@ -246,6 +275,63 @@ def sequences_between(
     cores = deployment.n_replicas * deployment.parallel.dp_size
     low, high = (cores * pool.max_sequences for pool in pools)
     return low, high
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOver:
+    """What ``capacity_row`` says at many contexts: two arrays, and what is alike at all of them."""
+
+    max_sequences: IntArray
+    kv_budget_bytes_per_gpu: IntArray
+    bytes_per_token_per_gpu: int | Fraction
+
+
+def held_over(model: ModelSpec, deployment: Deployment, contexts: IntArray) -> HeldOver:
+    """What fits of one design at many contexts.
+
+    Parameters
+    ----------
+    contexts : int64 array; it takes the place of the deployment's own. [tokens]
+
+    Raises
+    ------
+    PlacementError, SpecError, UsageError
+        As ``capacity_row``.
+
+    Notes
+    -----
+    A budget rule that never reads the context gives the same budget at each: it is handed one that
+    it cannot count with, and asked again at every context only where it tries.
+    """
+    import numpy as np
+
+    def at(context: Any) -> _Budgeted:
+        settings = replace(deployment.settings, context_tokens=context)
+        return _budgeted(model, replace(deployment, settings=settings))
+
+    try:
+        each = [at(_UNREAD)] * len(contexts)
+    except TypeError:
+        each = [at(int(context)) for context in contexts]
+    else:
+        _, first = _pooled(each[0], int(contexts[0]))
+        if first.sequences_at is not None:
+            of_stage = each[0].stage_bytes[first.stage]
+            return HeldOver(
+                max_sequences=np.asarray(first.sequences_at(contexts), np.int64),
+                kv_budget_bytes_per_gpu=np.full(contexts.shape, of_stage, np.int64),
+                bytes_per_token_per_gpu=first.bytes_per_token_per_gpu,
+            )
+    pools = [_pooled(known, int(context))[1] for known, context in zip(each, contexts, strict=True)]
+    left = [known.stage_bytes[pool.stage] for known, pool in zip(each, pools, strict=True)]
+    return HeldOver(
+        max_sequences=np.array([pool.max_sequences for pool in pools], np.int64),
+        kv_budget_bytes_per_gpu=np.array(left, np.int64),
+        bytes_per_token_per_gpu=pools[0].bytes_per_token_per_gpu,
+    )
+
+
+_UNREAD: Any = object()  # no number: a rule that counts with it raises TypeError
 
 
 def largest_context(
@@ -338,7 +424,7 @@ def _binds(budget_bytes: int, pool: Pool) -> str:
     return pool.binds
 
 
-def _account(pool: Pool, lengths: IntArray) -> PopulationAccount:
+def _account(pool: Pool, lengths: IntArray | LengthCounts) -> PopulationAccount:
     def payload_of(tokens: IntArray) -> IntArray:
         # A pool shared by windows and full layers may allot a short sequence less than it uses.
         used: IntArray = pool.payload_of(tokens)

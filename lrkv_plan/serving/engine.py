@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lrkv_plan.errors import PlacementError, SpecError, UsageError, did_you_mean, shown
 from lrkv_plan.formats import storage_format
+from lrkv_plan.memory.exact import smaller
 from lrkv_plan.memory.weights import layers_in_order
 from lrkv_plan.serving.launch import Launch
 from lrkv_plan.serving.log import LogFormat
@@ -379,7 +380,10 @@ def fewest_of(
     kept = [pool for pool in pools if pool is not None]
     if not kept:
         raise SpecError(f"{model.name}: no layer keeps a cache or a state, so there is no pool")
-    fewest = capped(min(kept, key=_fewest), settings.max_num_seqs, "most sequences allowed")
+    fewest = min(kept, key=_fewest)
+    if len(kept) > 1:  # at another context another stage may decide
+        fewest = replace(fewest, sequences_at=None)
+    fewest = capped(fewest, settings.max_num_seqs, "most sequences allowed")
     if any(
         pool is None and left < 0 for pool, left in zip(pools, stage_budgets_bytes, strict=True)
     ):
@@ -423,9 +427,28 @@ def stage_pools(
     return tuple(pools)
 
 
-def capped(pool: Pool, n_sequences: int | None, binds: str) -> Pool:
-    """The pool where no more sequences run together; ``binds`` names what limits them then."""
-    if n_sequences is None or n_sequences >= pool.max_sequences:
+def capped(
+    pool: Pool,
+    n_sequences: int | None,
+    binds: str,
+    *,
+    at: Callable[[Any], Any] | None = None,
+) -> Pool:
+    """The pool where no more sequences run together; ``binds`` names what limits them then.
+
+    ``at`` is the limit at other contexts, for arrays, where it depends on them.
+    """
+    if n_sequences is None:
+        return pool
+    held = pool.sequences_at
+    if held is not None:
+        pool = replace(
+            pool,
+            sequences_at=lambda contexts: smaller(
+                held(contexts), n_sequences if at is None else at(contexts)
+            ),
+        )
+    if n_sequences >= pool.max_sequences:
         return pool
     return replace(
         pool, max_sequences=n_sequences, binds=binds,

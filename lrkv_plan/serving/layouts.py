@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from lrkv_plan.attention.spec import divisors_of
-from lrkv_plan.errors import PlacementError, PlanError, RequirementError, UsageError
+from lrkv_plan.errors import PlacementError, PlanError, RequirementError
 from lrkv_plan.serving.capacity import MOST_TP_SIZE, CapacityRow, capacity_row, fitting_row
 from lrkv_plan.serving.deployment import Deployment
 from lrkv_plan.serving.load import LatencyTarget, admitted_by, timed_step
@@ -21,73 +20,6 @@ class Layout:
     deployment: Deployment
     row: CapacityRow
     reason: str | None = None
-
-
-def smallest_layout(
-    model: ModelSpec,
-    deployment: Deployment,
-    n_sequences: int,
-    *,
-    tp_size: int | None = None,
-    serves: Callable[[CapacityRow, Deployment], int] | None = None,
-    most_gpus: int = 1024,
-) -> Layout | None:
-    """The fewest GPUs that hold ``n_sequences`` of full length, over layouts and replicas.
-
-    Each layout that an engine can run is filled with as many replicas as needed; ties go to the
-    smaller tensor-parallel size, then to fewer data-parallel cores. None if no layout will do.
-
-    Parameters
-    ----------
-    tp_size : searched in powers of two from 1 when None.
-    serves : sequences that a replica serves, such as those within a time target; all that it holds
-        when None.
-
-    Raises
-    ------
-    UsageError
-        If ``n_sequences`` is below 1.
-    """
-    if n_sequences < 1:
-        raise UsageError(f"sequences {n_sequences}: must be at least 1")
-    best: Deployment | None = None
-    fewest = most_gpus + 1
-    for parallel in _candidates(model, deployment, tp_size, most_gpus):
-        if parallel.n_gpus >= fewest:
-            continue
-        one = replace(deployment, parallel=parallel, n_gpus=None)
-        row, _ = fitting_row(model, one)
-        if row is None:
-            continue
-        served = row.total_sequences if serves is None else serves(row, one)
-        if not served:
-            continue
-        n_gpus = -(-n_sequences // served) * parallel.n_gpus
-        if n_gpus < fewest:
-            best, fewest = replace(one, n_gpus=n_gpus), n_gpus
-    if best is None:
-        return None
-    return Layout(deployment=best, row=capacity_row(model, best), reason="the fewest GPUs")
-
-
-def _candidates(
-    model: ModelSpec, deployment: Deployment, tp_size: int | None, most_gpus: int
-) -> Iterator[Parallelism]:
-    """Tensor-parallel sizes; of mixtures also data-parallel attention that shares the experts.
-
-    A data-parallel or expert-parallel size that was stated is kept in all of them.
-    """
-    given = deployment.parallel
-    powers = [2**k for k in range(most_gpus.bit_length()) if 2**k <= most_gpus]
-    sizes = powers if tp_size is None else [tp_size]
-    yield from (replace(given, tp_size=size) for size in sizes if _may_be(given, size))
-    is_settled = given.n_gpus > given.tp_size or given.ep_size > 1 or given.dcp_size > 1
-    if is_settled or not model.has_experts:
-        return
-    for size in sizes:
-        for cores in powers[1:]:
-            if size * cores <= most_gpus:
-                yield Parallelism(tp_size=size, dp_size=cores, ep_size=size * cores)
 
 
 def _may_be(given: Parallelism, tp_size: int) -> bool:

@@ -14,7 +14,11 @@ from typing import Any
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError, UsageError, shown
 from lrkv_plan.formats import StorageFormat, storage_format
-from lrkv_plan.memory.cache import fixed_bytes_per_gpu, row_bytes_per_layer
+from lrkv_plan.memory.cache import (
+    fixed_bytes_per_gpu,
+    refuse_compressed_rows,
+    row_bytes_per_layer,
+)
 from lrkv_plan.memory.exact import ceil_div, simplest, smaller
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import FixedTensor, LayerGroup, ModelSpec
@@ -52,6 +56,7 @@ def layer_kinds(
     PlacementError
         If no engine can deal the heads out over ``tp_size`` GPUs.
     """
+    refuse_compressed_rows(model)
     storage = storage_format(settings.kv_dtype)
     payloads: dict[LayerKind, list[tuple[int, Fraction]]] = {}
     drafter = settings.drafter
@@ -92,15 +97,12 @@ def _kinds_of(
         return
     layout, storage = layout_of(group.attention, model.model_dim), group.keeps_in(storage)
     row = row_bytes_per_layer(layout, storage, tp_size)
-    payload = sum(
-        (
-            tensor.copies_per_gpu(tp_size)
-            * tensor.format_in(storage).row_bytes(
-                tensor.width if tensor.payload_width is None else tensor.payload_width
-            )
-            for tensor in layout.cached
-        ),
-        start=Fraction(0),
+    payload_bits = sum(
+        tensor.copies_per_gpu(tp_size)
+        * tensor.format_in(storage).row_bits(
+            tensor.width if tensor.payload_width is None else tensor.payload_width
+        )
+        for tensor in layout.cached
     )
     index = sum(fixed_bytes_per_gpu(tensor, tp_size) for tensor in group.index)
     keeps = "cross" if group.cached_over == "encoder" else group.window_kind or "full"
@@ -108,7 +110,7 @@ def _kinds_of(
         keeps=keeps,
         count=group.count,
         row_bytes=row + index,
-        payload_row_bytes=payload + index,
+        payload_row_bytes=Fraction(payload_bits, 8) + index,
         window_tokens=group.window_tokens,
         is_latent=layout.has_latent_rows,
         per_head_option=layout.per_head_option,
@@ -225,7 +227,9 @@ class Pool:
 
     Bytes are of one GPU. ``kv_tokens`` and ``max_concurrency`` are what the engine prints;
     ``blocks_of`` gives the blocks that sequences of given lengths hold and ``payload_of`` the bytes
-    of them that are used, for numbers and arrays. ``prefix_blocks_of`` gives those of them that a
+    of them that are used, for numbers and arrays. ``sequences_at`` gives ``max_sequences`` at other
+    contexts with the same memory, for arrays; None where the rule has to be asked again.
+    ``prefix_blocks_of`` gives those of them that a
     first part of so many tokens fills, which sequences that begin alike hold once; None where the
     engine's sequences share nothing; a shared part is a multiple of ``prefix_tokens``.
     ``shared_blocks`` are those of a stated prefix, which ``max_sequences`` holds once and what the
@@ -245,6 +249,7 @@ class Pool:
     waste_share: Fraction  # of a full-length sequence's blocks: padding, slack, unused tail
     blocks_of: Callable[[Any], Any] = field(compare=False, repr=False)
     payload_of: Callable[[Any], Any] = field(compare=False, repr=False)
+    sequences_at: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
     remarks: tuple[str, ...] = ()
     binds: str = "cache memory"  # what limits the sequences
     prefix_blocks_of: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
@@ -295,6 +300,7 @@ def equal_blocks(
         waste_share=max(Fraction(0), waste),
         blocks_of=blocks_of,
         payload_of=lambda tokens: payload_of(kinds, tokens, encoder_tokens),
+        sequences_at=None if prefix else lambda contexts: n_blocks // blocks_of(contexts),
         remarks=remarks,
         prefix_blocks_of=None if shared_tokens is None else lambda tokens: tokens // block_tokens,
         prefix_tokens=block_tokens,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lrkv_plan.attention.registry import parse_attention
 from lrkv_plan.attention.spec import AttentionSpec, Backbone
-from lrkv_plan.errors import SpecError, shown
+from lrkv_plan.errors import SpecError, UsageError, shown
 from lrkv_plan.specs.model import ModelSpec
 
 NamedDesign = tuple[str, ModelSpec]  # what it is called, and the model that has it
@@ -58,6 +58,26 @@ def first_backbone(model: ModelSpec) -> Backbone:
     if not backbones:
         raise SpecError(f"{model.name}: no layer keeps keys and values, so a rank changes nothing")
     return backbones[0]
+
+
+def widest_rank(model: ModelSpec) -> int:
+    """The largest rank: a head's width in the narrowest layer. [scalars]
+
+    Raises
+    ------
+    UsageError
+        If the model has no attention layers.
+    """
+    widths = [min(b.head_dim, b.v_head_dim) for b in backbones_of(model)]
+    if not widths:
+        raise UsageError(f"{model.name}: has no attention layers, so a rank changes nothing")
+    return min(widths)
+
+
+def default_contexts(model: ModelSpec) -> list[int]:
+    """Powers of two from 1,024 to the model's maximum, or to 131,072. [tokens]"""
+    most = max(2048, model.max_context_tokens or 131_072)
+    return [2**power for power in range(10, most.bit_length()) if 2**power <= most]
 
 
 def sizes_of(model: ModelSpec) -> Sequence[int]:

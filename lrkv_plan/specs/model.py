@@ -43,6 +43,7 @@ class FixedTensor(Frozen):
 
     ``copies`` are dealt out over the tensor-parallel GPUs, or whole on each when ``replicated``.
     ``bytes_per_draft_token`` is what one speculative token adds to a copy (convolution columns).
+    ``tokens_per_row`` tokens share one index key.
     ``scalar_bytes`` is the size of one scalar, where the source states it: engines that keep every
     state in fp32 scale by it.
     """
@@ -53,6 +54,7 @@ class FixedTensor(Frozen):
     sharding: Literal["by_copy", "replicated"] = "by_copy"
     bytes_per_draft_token: Annotated[int, Field(strict=True, ge=0, le=2**40)] = 0
     scalar_bytes: Literal[2, 4] | None = None
+    tokens_per_row: TokenCount = 1
 
 
 def _known_cache_format(name: str) -> str:
@@ -114,7 +116,11 @@ class DenseFeedForward(Frozen):
 
 
 class ExpertFeedForward(Frozen):
-    """A mixture: ``n_experts`` blocks of ``hidden_dim`` and one shared block for all tokens."""
+    """A mixture: ``n_experts`` blocks of ``hidden_dim`` and one shared block for all tokens.
+
+    ``routed_dim`` is the width that the routed experts read and write, where it is not the model's:
+    experts of a latent, whose two projections are among the layer's ``weights``.
+    """
 
     kind: Literal["experts"] = "experts"
     hidden_dim: Width
@@ -122,6 +128,7 @@ class ExpertFeedForward(Frozen):
     experts_per_token: Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
     shared_hidden_dim: WidthOrZero = 0
     dense_hidden_dim: WidthOrZero = 0  # a dense block beside the mixture
+    routed_dim: Width | None = None
     gated: Flag
     bias: Flag = False
     router_bias: Flag = False
@@ -134,6 +141,10 @@ class ExpertFeedForward(Frozen):
                 f"experts_per_token {self.experts_per_token} exceeds n_experts {self.n_experts}"
             )
         return self
+
+    def expert_dim(self, model_dim: int) -> int:
+        """Width that a routed expert reads and writes. [scalars]"""
+        return model_dim if self.routed_dim is None else self.routed_dim
 
 
 class NoFeedForward(Frozen):
@@ -165,21 +176,26 @@ Update = Literal[
 class LayerGroup(Frozen):
     """``count`` equal layers.
 
-    ``window_tokens`` bounds how many tokens a layer keeps. ``reuses_cache`` layers attend to the
-    rows of another layer and keep none. ``cached_over`` "encoder" marks cross-attention, whose rows
-    are as many as the encoder's: part of another layer, or with a feed-forward a layer of its own.
+    ``window_tokens`` bounds how many tokens a layer keeps. With ``tokens_per_row`` it keeps one
+    more row for so many tokens of the whole context (DeepSeek-V4). ``reuses_cache`` layers attend
+    to the rows of another layer and keep none. ``cached_over`` "encoder" marks cross-attention,
+    whose rows are as many as the encoder's: part of another layer, or with a feed-forward a layer
+    of its own.
     ``state`` is per sequence, ``index`` per cached token; ``update`` names the kernel that moves a
-    recurrent state. ``weights`` are held beside attention, feed-forward and norms.
-    ``selected_tokens`` is how many rows a layer attends to at most, chosen by its own index or that
-    of a layer before it; None: not stated. ``kv_dtype`` is the format that these layers' rows keep
-    whatever ``--kv-dtype`` says.
+    recurrent state. ``weights`` are held beside attention, feed-forward and norms. The attention of
+    ``shares_weights`` layers multiplies matrices that several layers share, which the model's
+    ``weights`` hold once (Zamba2). ``selected_tokens`` is how many rows a layer attends to at most,
+    chosen by its own index or that of a layer before it; None: not stated. ``kv_dtype`` is the
+    format that these layers' rows keep whatever ``--kv-dtype`` says.
     """
 
     count: LayerCount
     attention: AnyAttention | None = None
     window_tokens: TokenCount | None = None
+    tokens_per_row: TokenCount | None = None
     window_kind: Literal["sliding", "chunked"] | None = None
     reuses_cache: Flag = False
+    shares_weights: Flag = False
     cached_over: Literal["context", "encoder"] = "context"
     state: tuple[FixedTensor, ...] = ()
     update: Update | None = None
@@ -202,6 +218,7 @@ class LayerGroup(Frozen):
     def _consistent(self) -> Self:
         needs_attention = {
             "window_tokens": self.window_tokens, "reuses_cache": self.reuses_cache,
+            "tokens_per_row": self.tokens_per_row, "shares_weights": self.shares_weights,
             "index": self.index, "selected_tokens": self.selected_tokens,
             "kv_dtype": self.kv_dtype,
         }  # fmt: skip
@@ -210,6 +227,8 @@ class LayerGroup(Frozen):
                 raise ValueError(f"{key} is given for layers without attention")
         if (self.window_tokens is None) != (self.window_kind is None):
             raise ValueError("window_tokens and window_kind (sliding or chunked) go together")
+        if self.tokens_per_row is not None and self.window_tokens is None:
+            raise ValueError("tokens_per_row comes with the window_tokens of rows beside it")
         return self
 
     @property
@@ -263,7 +282,7 @@ def _known_format(name: str) -> str:
 
 
 WeightFormatName = Annotated[str, AfterValidator(_known_format)]
-LinearPart = Literal["attention", "feed_forward", "experts", "shared_experts"]
+LinearPart = Literal["attention", "mixers", "feed_forward", "experts", "shared_experts"]
 
 
 class ModelSpec(Frozen):

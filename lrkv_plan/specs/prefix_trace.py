@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lrkv_plan.errors import SpecError, shown
-from lrkv_plan.files import open_regular
+from lrkv_plan.specs.parquet_columns import is_parquet
+from lrkv_plan.specs.request_files import request_files
+from lrkv_plan.specs.text_blocks import first_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 
     IntArray: TypeAlias = npt.NDArray[np.int64]
 
-MAX_FILE_BYTES = 2 * 2**30
-MAX_LINE_BYTES = 2**20
 # Replayed in about a second; the longest of Mooncake's traces has 400,000.
 MAX_IDS = 1_000_000
 MAX_TOKENS = 10**9
@@ -111,18 +111,15 @@ def read_prefixes(path: Path) -> PrefixTrace | None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, but blank ones and those that start with #."""
-    with open_regular(path, max_bytes=MAX_FILE_BYTES) as file:
-        number = 0
-        while raw := file.readline(MAX_LINE_BYTES + 1):
-            number += 1
-            if number == 1 and not raw.lstrip(b"\xef\xbb\xbf \t").startswith((b"{", b"#", b"\n")):
-                return  # another format, which names no prefixes
-            if len(raw) > MAX_LINE_BYTES:
-                raise SpecError(f"{path}: line {number}: longer than {MAX_LINE_BYTES:,} bytes")
-            text = raw.decode(errors="replace").lstrip("\ufeff").strip()
-            if text and not text.startswith("#"):
-                yield number, text
+    """Lines with their numbers, of all files of the trace; none of those in columns."""
+    for file in request_files(path):
+        if is_parquet(file):
+            return  # columns, which name no prefixes
+        first, blocks = first_line(file)
+        if not first.text.lstrip().startswith("{"):
+            return
+        for block in blocks:
+            yield from ((line.number, line.text) for line in block.lines())
 
 
 def _request(path: Path, number: int, text: str) -> dict[str, Any]:

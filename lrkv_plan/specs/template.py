@@ -184,8 +184,8 @@ MODEL_KEYS = (
     ),
     Key(
         name="quantised_parts", unit="parts by format", example="{fp8: [attention, experts]}",
-        decides="Which of attention, feed_forward, experts and shared_experts a checkpoint in that "
-        "format stores in it. Without it all that the format usually does.",
+        decides="Which of attention, mixers (recurrent), feed_forward, experts, shared_experts a "
+        "checkpoint in that format stores in it. Without it all that the format usually does.",
     ),
     Key(
         name="norms", unit="vectors of model_dim", example="{per_mixer: 1, per_feed_forward: 1}",

@@ -60,5 +60,5 @@ def test_each_built_in_family_declares_the_kernels_of_its_paths() -> None:
     kernels = [kernel.name for family in all_families() for kernel in family.kernels]
     assert kernels == [
         "grouped", "mla_absorbed", "mla_materialised", "low_rank", "low_rank_expand",
-        "low_rank_inside", "low_rank_expand_inside", "low_rank_materialised",
+        "low_rank_inside", "low_rank_expand_inside", "low_rank_materialised", "shared_row",
     ]  # fmt: skip

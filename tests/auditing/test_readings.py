@@ -13,6 +13,7 @@ from lrkv_plan.auditing.evaluate import AuditRow, Verdict
 from lrkv_plan.auditing.readings import CUT, UNROUNDED
 from lrkv_plan.errors import SpecError
 from tests.auditing.conftest import Audited, audited_claim
+from tests.drawing import drawn
 
 SIX = {"n_heads": 6, "head_dim": 128}
 EIGHTEEN = {"n_heads": 18, "head_dim": 128}
@@ -37,6 +38,9 @@ PLANTED: list[tuple[str, str, dict[str, Any], str]] = [
     # 65,536 B * 61 layers * 128,000 tokens = 511.705 GB; * 60 * 131,072 = 515.396 GB
     ("cache_bytes", "511.7 GB", {**V3, "n_layers": 60, "context_tokens": 128_000}, "61 layers"),
     ("cache_bytes", "515.4 GB", {**V3, "n_layers": 60, "context_tokens": 128_000}, "131,072 tokens"),
+    # 2 (512 + 64 + 512) and 2 * 128 (128 + 64 + 128)
+    ("bytes_per_token_per_layer", "2,176 B", {**V3, "attention": "mla:512+64"}, "cached_form=transposed"),
+    ("bytes_per_token_per_layer", "81,920 B", {**V3, "attention": "mla:512+64"}, "cached_form=heads"),
     # 8 groups of 128 heads: 8/128; groups of 8 heads: 16/128
     ("cache_ratio", "12.5 %", {**V3, "attention": "gqa:8"}, "8 as group size"),
     ("cache_ratio", "55.56 %", {**EIGHTEEN, "attention": "lrkv:55"}, "rank 64"),
@@ -109,7 +113,7 @@ def test_nearest_rank_is_named_where_none_prints(audited: Audited) -> None:
 
 
 @given(st.integers(1, 64), st.integers(1, 40), st.integers(1, 100_000), st.sampled_from([1, 2, 4]))
-@settings(max_examples=60)
+@settings(max_examples=drawn(60))
 def test_doubled_layers_are_found_for_any_shape(
     heads: int, layers: int, tokens: int, gpus: int
 ) -> None:
@@ -122,7 +126,7 @@ def test_doubled_layers_are_found_for_any_shape(
 
 
 @given(st.integers(1, 32), st.integers(0, 64), st.integers(0, 64))
-@settings(max_examples=60)
+@settings(max_examples=drawn(60))
 def test_every_integer_rank_is_tried(heads: int, stated: int, planted: int) -> None:
     inputs = {"n_heads": heads, "head_dim": 64, "attention": f"lrkv:{stated}"}
     ratio = Fraction(1, heads) + Fraction(planted, 64)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lrkv_plan.checkpoint.head_maps import effective_rank, head_maps
 from tests.checkpoint.synthetic import Array
+from tests.drawing import drawn
 
 
 def slow_maps(query: Array, key: Array) -> Array:
@@ -33,7 +34,7 @@ def slow_rank(rows: Array) -> float:
     st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 3), st.integers(1, 6),
     st.integers(2, 20),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=drawn(40), deadline=None)
 def test_gram_and_ranks_equal_those_of_full_maps(
     seed: int, n_keys: int, per_key: int, width: int, n_inputs: int
 ) -> None:

@@ -27,6 +27,7 @@ from lrkv_plan.memory.cache import bytes_per_token
 from lrkv_plan.questions.arguments import low_rank_variant
 from lrkv_plan.specs.model import model_to_yaml
 from tests.checkpoint.synthetic import llama_folder, planted
+from tests.drawing import drawn
 
 N_HEADS, HEAD_DIM, WIDTH = 4, 8, 32
 Inspected = tuple[AttentionLayers, list[LayerInspection]]
@@ -142,7 +143,7 @@ convex = st.lists(st.integers(0, 20), min_size=1, max_size=4).map(
 
 
 @given(st.lists(convex, min_size=1, max_size=4), st.integers(0, 40))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=drawn(80), deadline=None)
 def test_greedy_is_optimal_for_falling_gains_at_one_price(
     drawn: list[list[float]], spare: int
 ) -> None:
@@ -158,7 +159,7 @@ falling = st.lists(st.integers(0, 50), min_size=2, max_size=5).map(
 
 
 @given(st.lists(falling, min_size=1, max_size=3), st.integers(0, 12))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=drawn(80), deadline=None)
 def test_greedy_is_within_one_hull_step_of_the_best(drawn: list[list[float]], spare: int) -> None:
     choices = choices_of(drawn, price=1)
     got = greedy_ranks(choices, Fraction(spare))

@@ -18,6 +18,7 @@ from lrkv_plan.checkpoint.spectra import (
     residuals,
 )
 from tests.checkpoint.synthetic import Array, planted
+from tests.drawing import drawn
 
 
 def slow_errors(stack: Array, base: Array) -> list[float]:
@@ -67,7 +68,7 @@ def test_two_heads_by_hand() -> None:
 
 
 @given(shapes)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=drawn(30), deadline=None)
 def test_mean_base_errors_equal_full_decompositions(shape: tuple[int, int, int, int]) -> None:
     stack = random_stack(*shape).astype(np.float32)
     found = residual_spectrum(stack, fit=False).mean_errors
@@ -103,7 +104,7 @@ def test_the_closed_form_base_is_where_plain_alternation_ends_for_fixed_row_spac
 
 
 @given(shapes)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=drawn(25), deadline=None)
 def test_no_turn_raises_the_error(shape: tuple[int, int, int, int]) -> None:
     stack = random_stack(*shape)
     n_heads, width, _ = stack.shape
@@ -119,7 +120,7 @@ def test_no_turn_raises_the_error(shape: tuple[int, int, int, int]) -> None:
 
 
 @given(shapes)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=drawn(25), deadline=None)
 def test_errors_fall_with_rank_and_the_fit_never_loses_to_the_mean(
     shape: tuple[int, int, int, int],
 ) -> None:

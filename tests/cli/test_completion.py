@@ -48,7 +48,7 @@ def tab(line: str) -> list[str]:
         ("plan x --gpu h20,h20", ["h20,h20-3e", "h20,h200"]),
         ("capacity x --gpu 8xh20", ["8xh20", "8xh20-3e", "8xh200"]),
         ("plan x --gpu=h20", ["--gpu=h20", "--gpu=h20-3e", "--gpu=h200"]),
-        ("plan x --attention ", ["mha", "gqa:", "mqa", "mla:", "lrkv:"]),
+        ("plan x --attention ", ["mha", "gqa:", "mqa", "mla:", "lrkv:", "shared_row:"]),
         ("plan x --attention gqa:", []),
         ("plan x --engine vllm_", ["vllm_ascend", "vllm_v0"]),
         ("cache x --kv-dtype bf16,fp8_p", ["bf16,fp8_per_token_head"]),

@@ -99,7 +99,8 @@ def test_plain_lists_stay_lists() -> None:
     ("arguments", "message"),
     [
         ([*PLAN, "--gpu", "h200"], "--gpu is given twice: write one list, such as --gpu A,B"),
-        ([*ROOFLINE, "--gpu", "h200"], "--gpu is given twice: give one value"),
+        ([*ROOFLINE, "--gpu", "h200"], "--gpu is given twice: write one list"),
+        ([*ROOFLINE, "--tp-size", "1", "--tp-size", "2"], "--tp-size is given twice: give one value"),
         ([*CAPACITY, "--context-tokens", "8k", "--context-tokens", "32k"],
          "--context-tokens is given twice: write one list"),
         (["cache", "llama-3.1-8b", "-f", "json", "--format", "csv"], "--format is given twice"),

@@ -128,12 +128,10 @@ def test_what_cannot_be_computed_is_named_beside_what_can(tmp_path: Path) -> Non
 
 
 def test_a_model_of_mixed_layers_gets_a_command_per_kind() -> None:
-    from lrkv_plan.cli.reference_reports import request_of
-    from lrkv_plan.report.model_report import cache_parts
-    from lrkv_plan.report.request import settle
+    from lrkv_plan.pages.model_page import Place, cache_parts
     from lrkv_plan.report.tables import to_csv
 
-    part = cache_parts(settle(request_of("gemma-4-31b", "h200")))[0]
+    part = cache_parts(Place.of("gemma-4-31b", gpu="h200"))[0]
     assert len(part.commands) == 2
     rows: list[dict[str, Any]] = []
     for command in part.commands:

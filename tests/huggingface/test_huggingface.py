@@ -19,6 +19,7 @@ from lrkv_plan.huggingface import import_config
 from lrkv_plan.loader import load_model
 from lrkv_plan.memory.weights import parameter_count
 from lrkv_plan.specs.model import ModelSpec
+from tests.drawing import drawn
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "huggingface_configs.yaml"
 CASES = yaml.safe_load(GOLDEN.read_text(encoding="utf-8"))
@@ -321,7 +322,7 @@ def test_cross_attention_is_a_group_over_the_encoder() -> None:
         ({"layer_types": ["full_attention"]}, ["layer_types", "1 entries for 32 layers"]),
         ({"layer_types": ["odd"] * 32}, ["layer_types[0]", "'odd'", "full_attention"]),
         ({"kv_lora_rank": 512}, ["qk_rope_head_dim", "missing"]),
-        ({"model_type": "deepseek_v4"}, ["model_type", "not supported"]),
+        ({"model_type": "longcat_flash"}, ["model_type", "not supported"]),
         ({"text_config": 3}, ["text_config", "must be a mapping"]),
         ({"vocab_size": "many"}, ["vocab_size", "'many'"]),
         ({"num_kv_shared_layers": 32}, ["num_kv_shared_layers", "from 0 to 31"]),
@@ -363,7 +364,7 @@ _ODD = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=drawn(300), deadline=None)
 @given(case=st.sampled_from(CASES), odd=_ODD, data=st.data())
 def test_odd_value_anywhere_gives_a_model_or_a_spec_error_quickly(
     case: dict[str, Any], odd: Any, data: st.DataObject

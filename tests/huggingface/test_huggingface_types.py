@@ -5,6 +5,7 @@ The configurations state public facts of the models named; totals are those of t
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +217,6 @@ def test_lfm2_convolutions_stand_between_the_listed_layers() -> None:
         ({**RECURRENT_GEMMA, "attention_window_size": None}, ["attention_window_size", "missing"]),
         ({**AFMOE, "global_attn_every_n_layers": None}, ["global_attn_every_n_layers", "missing"]),
         ({**GLM_NEXT, "index_kpool": None}, ["index_kpool", "missing"]),
-        ({**GLM_NEXT, "index_kpool": 16}, ["index_kpool", "132", "not whole"]),
         ({**MAMBA, "attention_layers_idx": [3]}, ["attention_layers_idx", "not modelled"]),
         ({**MAMBA, "state_size": None}, ["state_size", "missing"]),
         (
@@ -289,31 +289,76 @@ def test_stablelm_without_second_norm_when_its_residual_is_parallel() -> None:
     assert bytes_per_token(imported(stablelm)) == 204_800
 
 
-@pytest.mark.parametrize("key", ["num_experts", "moe_num_experts", "n_experts", "num_moe_experts"])
-def test_experts_in_a_dense_type_are_never_counted_as_one_block(key: str) -> None:
-    llama = {
-        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
-        "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 256,
+def odd_names(n: int) -> list[str]:
+    """Spellings of a number of experts that no public file has."""
+    draw = random.Random(35)
+    heads = ["", "num_", "n_", "moe_", "routed_", "total_", "nr_of_", "router_", "ffn_", "sparse_"]
+    tails = ["", "_num", "_count", "_total", "_per_layer", "_list", "s", "s_n", "s_number"]
+    named = {draw.choice(heads) + "expert" + draw.choice(tails) for _ in range(40 * n)}
+    return [*sorted(named)[:n], "moe", "moe_config", "MoE", "numExperts", "num_experts_", "moe-k"]
+
+
+DENSE = {
+    "llama": {"intermediate_size": 256},
+    "qwen3": {"intermediate_size": 256, "head_dim": 16},
+    "gpt2": {"n_inner": 256, "n_head": 4, "n_embd": 64, "n_layer": 2},
+    "mamba": {"state_size": 4, "conv_kernel": 4, "expand": 2, "time_step_rank": 4},
+    "gemma3": {"intermediate_size": 256, "head_dim": 16, "sliding_window": 8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", odd_names(40))
+def test_a_mixture_is_never_counted_without_its_experts(key: str) -> None:
+    """Whatever the key of the experts is called, and wherever it stands."""
+    small = {
+        "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "num_attention_heads": 4,
+        "num_key_value_heads": 4,
     }  # fmt: skip
-    for value in (8, [8, 8], "many"):
-        model = imported(llama, **{key: value})
-        assert model.layers[0].feed_forward is None
-        assert any(key in remark for remark in model.remarks)
-    assert imported(llama, **{key: 1}).layers[0].feed_forward is not None
+    for name, own in DENSE.items():
+        dense = {"model_type": name, **small, **own}
+        whole = parameter_count(imported(dense)).model_params
+        assert whole is not None
+        for value in (8, [8, 8], "many", {"count": 8}):
+            for changes in ({key: value}, {"ffn": {"inner": {key: value}}}):
+                model = imported(dense, **changes)
+                assert all(group.feed_forward is None for group in model.layers)
+                assert parameter_count(model).model_params is None
+        for nothing in (None, 0, 1, False):
+            assert parameter_count(imported(dense, **{key: nothing})).model_params == whole
+
+
+@pytest.mark.parametrize("key", odd_names(20))
+def test_a_mixture_type_without_a_known_count_has_no_total(key: str) -> None:
+    for name, own in (
+        ("mixtral", {"intermediate_size": 32}),
+        ("qwen3_moe", {"moe_intermediate_size": 32, "intermediate_size": 64, "head_dim": 16}),
+        ("deepseek_v3", {"moe_intermediate_size": 32, "n_shared_experts": 1}),
+    ):
+        config = {
+            "model_type": name, "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
+            "num_attention_heads": 4, "num_key_value_heads": 4, "num_experts_per_tok": 2,
+            "kv_lora_rank": 8 if name == "deepseek_v3" else None, "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 4, "v_head_dim": 4, "first_k_dense_replace": 0, key: 64,
+            **own,
+        }  # fmt: skip
+        if key != "num_experts":
+            assert parameter_count(imported(config)).model_params is None
 
 
 @pytest.mark.parametrize(
     ("name", "key"), [("glm4_moe", "attention_bias"), ("chatglm", "add_qkv_bias")]
 )
-def test_biases_that_checkpoints_state_are_named_where_the_file_does_not(
+def test_biases_that_every_checkpoint_states_count_where_a_file_is_trimmed(
     name: str, key: str
 ) -> None:
     base = {
         "model_type": name, "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
         "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16,
     }  # fmt: skip
-    assert any(key in part for part in imported(base).uncounted_parts)
-    assert not any(key in part for part in imported(base, **{key: True}).uncounted_parts)
+    trimmed = imported(base)
+    assert f"{key}: absent, true in the published checkpoints of {name}" in trimmed.remarks
+    assert trimmed.layers[0].attention == imported(base, **{key: True}).layers[0].attention
+    assert trimmed.layers[0].attention != imported(base, **{key: False}).layers[0].attention
 
 
 def test_minicpm3_takes_the_width_of_a_value_from_the_heads() -> None:

@@ -39,6 +39,7 @@ from lrkv_plan.specs.design import swap_attention, typed_designs
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
 from tests.conftest import SOURCE
+from tests.drawing import drawn
 from tests.hand_steps import hand_step
 
 N_CASES = 1_000
@@ -187,7 +188,7 @@ def sparse_steps(draw: st.DrawFn) -> tuple[StepModel, StepModel]:
     return (other, one) if draw(st.booleans()) else (one, other)
 
 
-@settings(max_examples=150)
+@settings(max_examples=drawn(150))
 @given(sparse_steps(), st.sampled_from([1, 4, 32, 200]), st.sampled_from([1, 1, 3]))
 def test_crossovers_of_sparse_layers_agree_with_a_scan(
     pair: tuple[StepModel, StepModel], batch: int, query: int

@@ -19,6 +19,7 @@ from lrkv_plan.specs.deployment import EngineName, Parallelism
 from lrkv_plan.specs.design import swap_attention
 from lrkv_plan.specs.hardware import HardwareProfile
 from lrkv_plan.specs.model import ModelSpec
+from tests.drawing import drawn
 
 MODELS = {
     name: load_model(name)
@@ -134,7 +135,7 @@ def of_one_kernel(step: StepModel, other: StepModel) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=drawn(300))
 @given(
     designs(), st.sampled_from(sorted(PROFILES)), st.sampled_from(ENGINES), parallels(),
     st.sampled_from(["bf16", "fp8", "int8", "nvfp4"]), st.sampled_from(FORMATS),

@@ -9,6 +9,7 @@ import pytest
 
 from lrkv_plan.attention.registry import layout_of
 from lrkv_plan.errors import PlacementError, UsageError
+from lrkv_plan.loader import load_model
 from lrkv_plan.memory.cache import (
     bytes_per_token,
     cache_bytes,
@@ -211,6 +212,18 @@ def test_a_fraction_of_a_byte_stays_exact() -> None:
     assert bytes_per_token(model, kv_dtype="int4") == shared + 2 * Fraction(13, 2)
     odd = swap_attention(base, "lrkv:key_rank=5,value_rank=4")
     assert bytes_per_token(odd, kv_dtype="int4") == Fraction(24) + Fraction(13, 2) + 6
+
+
+def test_layouts_of_one_latent_design_by_hand() -> None:
+    """DeepSeek-V3, 61 layers of 128 heads: ik_llama.cpp PR 235 prints the second and the third."""
+    model = load_model("deepseek-v3")
+    assert bytes_per_token(swap_attention(model, "mha")) == 61 * 128 * (128 + 64 + 128) * 2
+    assert bytes_per_token(model) == 61 * (512 + 64) * 2
+    transposed = swap_attention(model, "mla:512+64,cached_form=transposed")
+    assert bytes_per_token(transposed) == 61 * (512 + 64 + 512) * 2
+    # -ctk f16 -ctv q8_0: 34 bytes per 32 scalars of the copy alone
+    assert bytes_per_token(transposed, kv_dtype="fp16/q8_0") == 61 * (576 * 2 + 544)
+    assert ratio_to_mha(model) == Fraction(512 + 64, 128 * 320)
 
 
 def test_reference_keeps_windows_and_layers(paper: ModelSpec) -> None:

@@ -51,6 +51,19 @@ def hybrid(layers: list[dict[str, Any]] | None = None, **changes: Any) -> ModelS
     return make_model(GQA, layers=layers, **{**STATED, **changes})
 
 
+def test_mixers_stay_in_16_bit_where_checkpoints_keep_them() -> None:
+    """Three mixers of 16,384 + 8,192 scalars: one byte each in fp8 with a scale an output."""
+    one = Parallelism()
+    fp8 = weight_bytes_per_gpu(hybrid(), parallel=one, weight_dtype="fp8").fullest.recurrent
+    plain = 2 * (64 * 4 + 128 * 4 + 32)
+    assert fp8 == 3 * (16_384 + 4 * 256 + 8192 + 4 * 64 + plain)
+    nvfp4 = weight_bytes_per_gpu(hybrid(), parallel=one, weight_dtype="nvfp4").fullest.recurrent
+    assert nvfp4 == 3 * (2 * (16_384 + 8192) + plain)
+    held = hybrid(quantised_parts={"nvfp4": ["mixers"]})
+    quantised = weight_bytes_per_gpu(held, parallel=one, weight_dtype="nvfp4").fullest.recurrent
+    assert quantised == 3 * ((16_384 + 8192) * 9 // 16 + plain)
+
+
 def test_parts_by_hand() -> None:
     counted = parameter_count(hybrid())
     # 64 x 256 + 64 x 4 + 128 x 4 + 32 + 128 x 64

@@ -16,6 +16,7 @@ from lrkv_plan.memory.weights import kv_params
 from lrkv_plan.specs.design import swap_attention
 from lrkv_plan.specs.model import ModelSpec
 from tests.conftest import make_model
+from tests.drawing import drawn
 
 HEADS = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 18, 32, 40])
 HEAD_DIMS = st.sampled_from([2, 8, 40, 64, 80, 128, 256])
@@ -106,7 +107,7 @@ def test_a_group_holds_at_least_one_copy_and_at_most_one_each(
     assert all(p.aggregate_bytes_per_token == total for p in found[1:])
 
 
-@settings(max_examples=50)
+@settings(max_examples=drawn(50))
 @given(designs(), st.lists(st.integers(1, 2**30), min_size=1, max_size=20))
 def test_arrays_agree_with_numbers(model: ModelSpec, contexts: list[int]) -> None:
     together = cache_bytes(model, context_tokens=np.array(contexts)).total

@@ -150,7 +150,6 @@ def test_ranks_as_an_array(paper: ModelSpec) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_solver_agrees_with_brute_force_over_all_ranks() -> None:
     """Random heads, widths, budgets, alignments, options and GPUs; bytes counted apart."""
     random_state = random.Random(20_261_130)
@@ -176,7 +175,7 @@ def test_the_solver_agrees_with_brute_force_over_all_ranks() -> None:
         fixed += local_heads * (key_norm == "rms_cached")
         held = n_layers * scalar_bytes * (fixed + 2 * local_heads * ranks)
         limit = budget * n_layers * scalar_bytes * 2 * local_heads * head_dim
-        fits = [int(r) for r, b in zip(ranks, held, strict=True) if int(b) <= limit]
+        fits = ranks[held * limit.denominator <= limit.numerator].tolist()
 
         model = make_model(
             {"family": "mha", "n_heads": n_heads, "head_dim": head_dim}, n_layers=n_layers

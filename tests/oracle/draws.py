@@ -8,6 +8,8 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from tests.drawing import drawn
+
 Plain = dict[str, Any]
 
 HEADS = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16])
@@ -24,7 +26,7 @@ SCALE = max(1, int(os.environ.get("HYPOTHESIS_SEARCH") or 1))
 def examples(n: int) -> Any:
     """Settings for ``n`` examples, or that many times ``HYPOTHESIS_SEARCH``."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=n * SCALE, deadline=None, suppress_health_check=slow)
+    return settings(max_examples=drawn(n * SCALE), deadline=None, suppress_health_check=slow)
 
 
 def divisors(n: int) -> list[int]:

@@ -42,7 +42,8 @@ def as_mha(layers: list[Plain]) -> list[Plain]:
     for layer in layers:
         a = layer["attention"]
         if a:
-            key = a["nope_dim"] if a["family"] == "mla" else a["head_dim"]
+            own = a["nope_dim"] + a["rope_dim"] if a["family"] == "mla" else 0
+            key = own or a["head_dim"]
             a = {"family": "mha", "n_heads": a["n_heads"], "n_kv_heads": a["n_heads"],
                  "head_dim": key, "v_head_dim": a["v_head_dim"]}  # fmt: skip
         swapped.append({**layer, "attention": a, "index": [], "selected_tokens": None})

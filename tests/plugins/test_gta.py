@@ -25,6 +25,8 @@ from lrkv_plan.latency.work import attention_work
 from lrkv_plan.memory.cache import bytes_per_token
 from lrkv_plan.memory.largest import rank_ceiling
 from lrkv_plan.memory.weights import kv_params
+from lrkv_plan.pages.model_page import model_page
+from lrkv_plan.report.markdown import to_markdown
 from lrkv_plan.serving.deployment import Deployment
 from lrkv_plan.serving.plan import AS_ASKED, make_plan
 from lrkv_plan.specs.deployment import EngineSettings, parse_engine
@@ -154,13 +156,8 @@ def test_a_plan_shows_it_by_default_and_on_request() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_report_names_it(tmp_path: Path) -> None:
-    folder = tmp_path / "report"
-    result = CliRunner().invoke(
-        app, ["report", "llama-3.1-8b", *H100, "--context-tokens", "8k", "-o", str(folder)]
-    )
-    assert result.exit_code == 0, result.output
-    text = (folder / "report.md").read_text()
+def test_a_report_names_it() -> None:
+    text = to_markdown(model_page("llama-3.1-8b", gpu="h100-sxm", context_tokens="8k"))
     assert "| gta:8 | gta_tied | assumed |" in text
     assert CAVEAT in text
 

@@ -20,6 +20,7 @@ import lrkv_plan
 from lrkv_plan.cli.app import app
 from lrkv_plan.cli.options import EngineOption
 from lrkv_plan.errors import SpecError, UsageError
+from lrkv_plan.pages.model_page import model_page
 from lrkv_plan.serving import engine as registry
 from lrkv_plan.serving.engine import (
     ALL_SIZES,
@@ -120,16 +121,18 @@ def test_advice_names_its_formats() -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_plan_rank_plot_and_report_answer_with_it(tmp_path: Path) -> None:
+def test_plan_rank_plot_and_report_answer_with_it() -> None:
     told = [*ON_H100, "toy@1.2"]
     assert len(rows("plan", *told, "--context-tokens", "8k")) > 3
     fitted = rows("rank", *told, "--fit-sequences", "8", "--context-tokens", "8k")
     assert any("lrkv" in str(row) for row in fitted)
     drawn = rows("plot", "capacity-vs-context", *told, "--attention", "gqa:4")
     assert drawn
-    result = run("report", *told, "-o", str(tmp_path / "page"))
-    assert result.exit_code == 0, result.output
-    assert "toy@1.2" in (tmp_path / "page" / "index.html").read_text()
+    page = model_page("llama-3.1-8b", gpu="h100-sxm", engine="toy@1.2")
+    assert "toy@1.2" in page.subtitle
+    (capacity,) = (part for part in page.parts if part.key == "capacity")
+    assert capacity.refused is None
+    assert capacity.commands[0].endswith("--engine toy@1.2 --context-tokens 8192,32768,131072")
 
 
 @pytest.mark.usefixtures("toy")

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 import lrkv_plan
 from lrkv_plan.cli.app import app
 from lrkv_plan.errors import ArgumentError, PlacementError, RequirementError, SpecError, UsageError
-from lrkv_plan.questions.alternatives import combinations, listed
+from lrkv_plan.questions.alternatives import combinations
+from lrkv_plan.questions.listed import listed
 from lrkv_plan.report.screen import draw
 from lrkv_plan.report.tables import screen_of
 from tests.cli.schemas import fault
@@ -84,6 +85,36 @@ def test_stacked_rows_are_those_of_each_question(question: str, asked: dict[str,
     told = [(*(row[key] for key in TOLD), row["attention"]) for row in whole.rows]
     assert len(set(told)) == len(told)
     assert set(whole.frame.columns) >= set(TOLD)
+
+
+@pytest.mark.parametrize(
+    ("question", "asked"),
+    [
+        ("crossover", {"attention": ["gqa:8", "mla:512+64"], "batch_size": 4}),
+        ("crossover", {"attention": ["gqa:8", "lrkv:RANK"], "over": "rank", "at_most": 32}),
+        ("roofline", {"attention": ["mha", "lrkv:24"], "units": "bf16"}),
+    ],
+)
+def test_crossovers_and_rooflines_of_several_have_rows_for_each(
+    question: str, asked: dict[str, Any]
+) -> None:
+    ask = getattr(lrkv_plan, question)
+    whole = ask([LLAMA, "qwen3-8b"], gpu="h200,b200", **asked)
+    alone = [
+        (model, gpu, row)
+        for model in (LLAMA, "qwen3-8b") for gpu in ("h200", "b200")
+        for row in ask(model, gpu=gpu, **asked).rows
+    ]  # fmt: skip
+    assert len(whole.rows) == len(alone)
+    for row, (model, gpu, own) in zip(whole.rows, alone, strict=True):
+        assert own.items() <= row.items()
+        assert (row["model"], row["gpu"], row["kv_dtype"]) == (model, gpu, "bf16")
+    words = [word for name, value in asked.items() for one in (value if name == "attention" else [value])
+             for word in (f"--{name.replace('_', '-')}", str(one))]  # fmt: skip
+    told = run(question, f"{LLAMA},qwen3-8b", "--gpu", "h200,b200", *words, "-f", "json")
+    document = json.loads(told.stdout)
+    assert fault(question, document) is None
+    assert document["rows"] == whole.rows
 
 
 def test_the_command_line_writes_what_python_answers_and_its_schema_says_so() -> None:

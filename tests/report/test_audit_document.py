@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from lrkv_plan.auditing.claim import claim_files, read_claims
 from lrkv_plan.cli.app import app
-from lrkv_plan.report.audit_report import SCORES, audit_document
+from lrkv_plan.pages.audit_page import SCORES, audit_page
 from lrkv_plan.report.document import Document, Part
 from lrkv_plan.report.figures import Figure, figure_rows
 from lrkv_plan.report.markdown import to_markdown
@@ -28,7 +28,7 @@ CLAIMS = {claim.id: claim for claim in read_claims(claim_files("lrkv-review")[0]
 
 @pytest.fixture(scope="module")
 def document() -> Document:
-    return audit_document("the command")
+    return audit_page("the command")
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,11 @@ SHOWN = (
     " --over batch_size",
     "step-time llama-3.1-8b --gpu h100-sxm --attention gqa:8 --attention lrkv:16 --tp-size 2",
     "roofline deepseek-v3 --gpu h200",
+    "best llama-3.1-70b --users 64 --context-tokens 32k --tpot-ms 30 --gpu h200,b200,mi300x,l40s",
+    "best deepseek-v3 --users 80 --gpu h100-sxm,h200 --families",
+    "sweep llama-3.1-8b,qwen3-8b --gpus h100-sxm,mi300x --designs own;lrkv:16..32:16 --tp-size 1,3"
+    " --context-tokens 8k,32k --batch-size 1,64,full --kv-dtype bf16,fp8",
+    "sweep llama-3.1-8b --gpus h200 --reduce min",
 )
 WIDTHS = (60, 80, 100, 120, 160)
 UNITS = {"B", "KiB", "MiB", "GiB", "TiB", "ms", "s", "%", "tokens", "users", "layers", "GPUs"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,22 +11,22 @@ from lrkv_plan import load_hardware, load_model
 from lrkv_plan.errors import UsageError
 from lrkv_plan.latency.crossover import column_labels, map_columns
 from lrkv_plan.latency.engine_step import EngineStep
+from lrkv_plan.latency.faster_map import faster_map
 from lrkv_plan.latency.kernel import KernelModel
 from lrkv_plan.latency.step import StepModel, step_time
 from lrkv_plan.latency.work import AttentionWork
+from lrkv_plan.pages.pictures import (
+    cache_vs_rank,
+    capacity_vs_context,
+    payload_vs_loss,
+    rank_sweep,
+    roofline,
+)
 from lrkv_plan.report.figures import Figure, Role, Series, figure_rows, figure_table
-from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank, rank_sweep
-from lrkv_plan.report.series.capacity import capacity_vs_context, default_contexts
-from lrkv_plan.report.series.crossovers import crossover_map
-from lrkv_plan.report.series.published import payload_vs_loss
-from lrkv_plan.report.series.roofline import roofline
+from lrkv_plan.report.series import crossovers
 from lrkv_plan.report.series.steps import step_stack
 from lrkv_plan.report.tables import Format, render
-from lrkv_plan.serving.answers import capacity_answers
-from lrkv_plan.serving.deployment import Deployment
-from lrkv_plan.serving.engine import engine_named
-from lrkv_plan.specs.deployment import EngineSettings
-from lrkv_plan.specs.design import named_designs, typed_designs
+from lrkv_plan.specs.design import default_contexts, typed_designs
 from tests.hand_steps import hand_step
 
 PAPER = load_model("lrkv-paper-2.5b")
@@ -58,6 +57,11 @@ def hand_made(row_bytes: float, t0_s: float = 0.0, band: tuple[float, float] = (
     return hand_step((layer,), (kernel,), weight_bytes=1e10, engine=engine, band=(0.9, 1.1))
 
 
+def crossover_map(columns: Any, labels: tuple[str, str], **told: Any) -> Figure:
+    """The picture of solved columns."""
+    return crossovers.crossover_map(faster_map(columns, **told), labels)
+
+
 def test_cache_against_rank_is_one_over_heads_plus_rank_over_width() -> None:
     figure = cache_vs_rank(PAPER, heads=[6, 18, 32], budget="50%")
     for n_heads, rank in ((6, 46), (18, 55), (32, 54)):
@@ -68,7 +72,7 @@ def test_cache_against_rank_is_one_over_heads_plus_rank_over_width() -> None:
 
 
 def test_marked_ranks_are_multiples_within_the_budget() -> None:
-    figure = cache_vs_rank(PAPER, heads=[6, 18], budget="1/2", alignment=16)
+    figure = cache_vs_rank(PAPER, heads=[6, 18], budget="1/2", align=16)
     # 128 (1/2 - 1/6) = 42.7 -> 32; 128 (1/2 - 1/18) = 56.9 -> 48
     for n_heads, marked in ((6, (0, 16, 32)), (18, (0, 16, 32, 48))):
         dots = one(figure, f"{n_heads} heads, aligned ranks in the budget")
@@ -102,28 +106,18 @@ def test_rank_sweep_holds_the_design_goldens() -> None:
 
 
 def test_rank_sweep_on_a_gpu_counts_sequences_as_stored() -> None:
-    deployment = Deployment(
-        engine=engine_named("vllm"), settings=EngineSettings(context_tokens=1024),
-        kv_memory_bytes=2**30,
-    )  # fmt: skip
-    sequences = one(rank_sweep(PAPER, deployment=deployment), "lrkv", 3)
+    figure = rank_sweep(PAPER, context_tokens=1024, kv_memory=2**30)
+    sequences = one(figure, "lrkv", 3)
     # rank 48: 2 * 2 * 18 * (128 + 18*48) = 71,424 B/token; 2**30 // (71,424 * 1024) = 14
     assert at(sequences, 48) == 14
     assert at(sequences, 33) == at(sequences, 48)  # stored at 48 too
 
 
 def test_capacity_lines_stop_where_nothing_fits() -> None:
-    settings = EngineSettings(context_tokens=1)
-    asked = [
-        Deployment(
-            engine=engine_named("ideal"), settings=replace(settings, context_tokens=tokens),
-            kv_memory_bytes=2**30,
-        )
-        for tokens in (1024, 4096, 8192)
-    ]  # fmt: skip
     figure = capacity_vs_context(
-        PAPER, capacity_answers(named_designs(PAPER, ["mha", "mqa"]), asked)
-    )
+        PAPER, attention=["mha", "mqa"], engine="ideal", kv_memory=2**30,
+        context_tokens=[1024, 4096, 8192],
+    )  # fmt: skip
     # MHA: 165,888 B per token; 2**30 = 6,472 tokens
     assert one(figure, "mha").y == (6, 1, 0)
     assert one(figure, "mqa").y == (113, 28, 14)  # 9,216 B per token: 116,508 tokens
@@ -138,8 +132,8 @@ def test_default_contexts_are_powers_of_two_up_to_the_maximum() -> None:
 
 
 def test_roofline_places_designs_on_their_ceilings() -> None:
-    placed = named_designs(PAPER, ["mha", "lrkv:55,position=rope_expand"])
-    figure = roofline(PAPER, placed, H100, context_tokens=8192)
+    placed = ["mha", "lrkv:55,position=rope_expand"]
+    figure = roofline(PAPER, gpu=H100, attention=placed, context_tokens=8192)
     (mha,) = (s for s in figure.panels[0].series if s.name == "mha")
     assert mha.x[0] == pytest.approx(1.0, rel=1e-3)
     assert mha.y[0] == pytest.approx(3.35e12, rel=1e-3)  # 1 FLOP per byte at 3.35 TB/s
@@ -153,16 +147,15 @@ def test_roofline_places_designs_on_their_ceilings() -> None:
 
 
 def test_every_path_is_placed_when_asked() -> None:
-    figure = roofline(
-        PAPER, named_designs(PAPER, ["lrkv:55"]), H100, context_tokens=8192, every_path=True
-    )
+    figure = roofline(PAPER, gpu=H100, attention="lrkv:55", context_tokens=8192, every_path=True)
     names = {s.name for s in figure.panels[0].series if s.role is Role.POINTS}
     assert names == {"lrkv:55, factored", "lrkv:55, materialised"}
 
 
 def test_stacked_parts_add_up_to_the_step() -> None:
     models = [("small", hand_made(1000.0)), ("large", hand_made(4000.0))]
-    figure = step_stack(models, context_tokens=1000, batch_size=100)
+    timed = [(label, model, step_time(model, 1000, 100)) for label, model in models]
+    figure = step_stack(timed, context_tokens=1000, batch_size=100)
     parts = [s for s in figure.panels[0].series if s.role is Role.STACK]
     assert [s.name for s in parts] == ["attention", "weights", "rest"]
     assert parts[0].x == pytest.approx((1e-4, 4e-4))  # 100 * 1000 * row bytes / 1e12
@@ -273,9 +266,9 @@ def test_published_points_are_computed_where_they_can_be() -> None:
 
 def test_unknown_scales_are_named() -> None:
     with pytest.raises(UsageError, match=r"known: 2\.5B, 128M"):
-        payload_vs_loss(["7B"])
+        payload_vs_loss(scale="7B")
     with pytest.raises(UsageError, match="no run's cache"):
-        payload_vs_loss(["1.2B"])
+        payload_vs_loss(scale=["1.2B"])
 
 
 def test_rows_are_the_plotted_points() -> None:

@@ -12,16 +12,12 @@ import yaml
 
 import lrkv_plan
 from lrkv_plan.attention import registry
-from lrkv_plan.loader import load_all_hardware
-from lrkv_plan.questions.arguments import deployment_of
+from lrkv_plan.pages.model_page import explorer_page
 from lrkv_plan.report import explorer
-from lrkv_plan.report.explorer import GridDesign, Measure, SliderGrid, slider_grid
+from lrkv_plan.report.explorer import GridDesign, Measure, SliderGrid
 from lrkv_plan.report.html import start_command
-from lrkv_plan.report.request import ReportRequest, settle
 from lrkv_plan.report.screen import with_band
 from lrkv_plan.report.verdict import verdict
-from lrkv_plan.serving.load import LatencyTarget
-from lrkv_plan.specs.design import typed_designs
 from tests.plugins import gta
 
 MODEL, GPU = "llama-3.2-1b", "h100-sxm"
@@ -29,14 +25,9 @@ At = tuple[int, int, int, int]
 
 
 def grid_of(model: str, designs: tuple[str, ...] = (), **options: Any) -> SliderGrid:
-    spec = lrkv_plan.load_model(model)
-    deployment = deployment_of(model, spec, gpu=GPU, **{"context_tokens": 8192, **options})
-    request = ReportRequest(
-        model=spec, deployment=deployment, model_text=model, gpu_text=GPU,
-        designs=typed_designs(spec, designs),
-        target=LatencyTarget(relatives=tuple(load_all_hardware())),
-    )  # fmt: skip
-    return slider_grid(settle(request))
+    grid = explorer_page(model, gpu=GPU, attention=list(designs) or None, **options).grid
+    assert grid is not None
+    return grid
 
 
 @pytest.fixture(scope="module")

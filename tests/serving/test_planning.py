@@ -19,7 +19,6 @@ from lrkv_plan.serving.capacity import (
 )
 from lrkv_plan.serving.deployment import Checkpoint, Deployment
 from lrkv_plan.serving.engine import engine_named
-from lrkv_plan.serving.layouts import smallest_layout
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism
 from lrkv_plan.specs.model import DenseFeedForward, LayerGroup, ModelSpec
 from tests.conftest import make_model
@@ -136,21 +135,20 @@ def test_refusals_stand_beside_answers() -> None:
 
 
 def test_the_smallest_layout() -> None:
+    def smallest(gib: float, n_sequences: int) -> Any:
+        (answer,) = smallest_layouts([("mha", BASE)], [stated(gib)], n_sequences)
+        return answer
+
     # 2 sequences a GPU at TP 1, 4 at TP 2 on two GPUs: 10 need 5 GPUs at TP 1.
-    layout = smallest_layout(BASE, stated(8), 10)
-    assert layout is not None
-    row = layout.row
+    row = smallest(8, 10).row
     assert (row.n_gpus, row.tp_size, row.total_sequences) == (5, 1, 10)
     # 3 GiB hold no sequence alone, one on two GPUs, three on four (6,144 * 4 // 8,192).
-    layout = smallest_layout(BASE, stated(3), 3)
-    assert layout is not None
-    assert (layout.row.n_gpus, layout.row.tp_size) == (4, 4)
-    assert (layout.deployment.n_gpus, layout.deployment.parallel) == (4, Parallelism(tp_size=4))
-    assert smallest_layout(BASE, stated(1e-6), 1) is None
+    answer = smallest(3, 3)
+    assert (answer.row.n_gpus, answer.row.tp_size) == (4, 4)
+    assert (answer.deployment.n_gpus, answer.deployment.parallel) == (4, Parallelism(tp_size=4))
+    assert "no layout up to 1,024 GPUs holds 1" in smallest(1e-6, 1).refused
     with pytest.raises(UsageError):
-        smallest_layout(BASE, stated(3), 0)
-    (answer,) = smallest_layouts([("mha", BASE)], [stated(1e-6)], 1)
-    assert answer.refused is not None
+        smallest(3, 0)
 
 
 def test_the_rank_that_fits_is_the_largest() -> None:

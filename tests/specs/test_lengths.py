@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lrkv_plan.errors import SpecError, UsageError
-from lrkv_plan.specs import lengths as line_blocks
+from lrkv_plan.specs import text_blocks as line_blocks
 from lrkv_plan.specs.lengths import parse_percentiles, read_lengths
+from tests.drawing import drawn
 
 
 def write(tmp_path: Path, data: str | bytes, name: str = "lengths.txt") -> Path:
@@ -39,16 +40,16 @@ def test_lengths_are_read_in_file_order(
     tmp_path: Path, text: str, column: str | None, lengths: list[int]
 ) -> None:
     population = read_lengths(write(tmp_path, text), column)
-    assert population.lengths.tolist() == lengths
-    assert population.prompt_tokens.tolist() == lengths
-    assert population.output_tokens.tolist() == [0, 0]
-    assert population.lengths.dtype == np.int64
+    assert population.lengths.first.tolist() == lengths
+    assert population.first_prompt_tokens.tolist() == lengths
+    assert population.first_output_tokens.tolist() == [0, 0]
+    assert population.lengths.first.dtype == np.int64
     assert (population.name, population.n_sequences, population.remarks) == ("lengths.txt", 2, ())
 
 
 def test_empty_sequences_are_dropped_and_counted(tmp_path: Path) -> None:
     population = read_lengths(write(tmp_path, "0\n5\n0\n"))
-    assert population.lengths.tolist() == [5]
+    assert population.lengths.first.tolist() == [5]
     assert population.remarks == ("dropped 2 of 3 rows that hold no token",)
 
 
@@ -87,9 +88,9 @@ BAD_FILES: list[tuple[str | bytes, str | None, str]] = [
     (b"5\n\xff\n", None, "line 2: byte 0xff: must be UTF-8 text"),
     ("5\n7\n".encode("utf-16"), None, "line 1: byte 0x.*must be UTF-8 text"),
     (b"5\n7\x00\n", None, "line 2: byte 0x00: must be UTF-8 text"),
-    (b"\x1f\x8b\x08\x00", None, "line 1: .*compressed with gzip; unpack"),
+    (b"\x1f\x8b\x08\x00", None, "cannot be unpacked: Compressed file ended"),
     (b"PK\x03\x04\x00", None, "line 1: .*a zip archive"),
-    (b"PAR1\x15", None, "line 1: .*a Parquet file"),
+    (b"PAR1\x15", None, "Parquet"),
     ("version https://git-lfs.github.com/spec/v1\n", None, "a Git LFS pointer, not the data"),
     ("just prose\nand more\n", None, f"line 2: just prose 'and more': {WHOLE}"),
 ]
@@ -107,8 +108,11 @@ def test_a_bad_file_is_one_line_with_its_place(
 
 
 def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.txt", tmp_path, tmp_path / "nul\0byte"):
-        with pytest.raises(SpecError, match=r"cannot be read: .*|is not a path"):
+    for path in (tmp_path / "none.txt", tmp_path, tmp_path / "nul\0byte", tmp_path / "*.csv"):
+        with pytest.raises(
+            SpecError,
+            match=r"cannot be read: |is not a path|a folder without files|no file matches",
+        ):
             read_lengths(path)
 
 
@@ -116,7 +120,7 @@ def test_a_huge_file_or_line_is_refused_without_reading_it(tmp_path: Path) -> No
     huge = tmp_path / "huge.txt"
     with huge.open("wb") as file:
         file.truncate(line_blocks.MAX_FILE_BYTES + 1)
-    with pytest.raises(SpecError, match="larger than 2 GiB"):
+    with pytest.raises(SpecError, match="larger than 1024 GiB"):
         read_lengths(huge)
     with pytest.raises(SpecError, match="a line has more than 1,048,576 bytes"):
         read_lengths(write(tmp_path, "7" * 2**22))
@@ -125,21 +129,21 @@ def test_a_huge_file_or_line_is_refused_without_reading_it(tmp_path: Path) -> No
 def test_lines_are_numbered_across_blocks(tmp_path: Path) -> None:
     n_lines = 200_000  # 1.2 MB: several blocks
     good = "12345\n" * n_lines
-    assert read_lengths(write(tmp_path, good)).lengths.sum() == 12345 * n_lines
+    assert read_lengths(write(tmp_path, good)).lengths.first.sum() == 12345 * n_lines
     with pytest.raises(SpecError, match=f"line {n_lines + 3}: length 'x'"):
         read_lengths(write(tmp_path, good + "\n#\nx\n"))
 
 
-@settings(max_examples=50)
+@settings(max_examples=drawn(50))
 @given(st.lists(st.integers(0, 10**9), min_size=1).filter(any), st.sampled_from(["\n", "\r\n"]))
 def test_any_lengths_come_back(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], line_end: str
 ) -> None:
     path = write(tmp_path_factory.mktemp("lengths"), line_end.join(map(str, lengths)))
-    assert read_lengths(path).lengths.tolist() == [length for length in lengths if length]
+    assert read_lengths(path).lengths.first.tolist() == [length for length in lengths if length]
 
 
-@settings(max_examples=200)
+@settings(max_examples=drawn(200))
 @given(st.binary(max_size=80))
 def test_any_bytes_are_read_or_refused_in_one_line(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
@@ -154,12 +158,12 @@ def test_any_bytes_are_read_or_refused_in_one_line(
 
 def test_percentiles_are_interpolated_in_the_logarithm() -> None:
     # Two sequences stand at p25 and p75: 16**0.25 = 2 and 16**0.75 = 8.
-    assert sorted(parse_percentiles("p0=1,p100=16", 2).lengths.tolist()) == [2, 8]
+    assert sorted(parse_percentiles("p0=1,p100=16", 2).lengths.first.tolist()) == [2, 8]
     # Four stand at p12.5, 37.5, 62.5, 87.5; between p25 = 1k and p75 = 4k the second is a
     # quarter of the way: 1024 * 4**0.25 = 1448.2, the third 1024 * 4**0.75 = 2896.3.
     four = parse_percentiles("p25=1k, p75=4k", 4)
-    assert sorted(four.lengths.tolist()) == [1024, 1448, 2896, 4096]
-    assert four.output_tokens.tolist() == [0] * 4
+    assert sorted(four.lengths.first.tolist()) == [1024, 1448, 2896, 4096]
+    assert four.first_output_tokens.tolist() == [0] * 4
     assert four.name == "p25=1k, p75=4k"
 
 
@@ -175,7 +179,7 @@ def test_percentiles_say_what_they_leave_open() -> None:
 
 
 def test_one_percentile_makes_equal_lengths() -> None:
-    assert set(parse_percentiles("P50=777").lengths.tolist()) == {777}
+    assert set(parse_percentiles("P50=777").lengths.first.tolist()) == {777}
     assert parse_percentiles("p50=777").n_sequences == 1000
 
 
@@ -188,7 +192,7 @@ def test_made_lengths_stay_within_the_stated_and_keep_their_percentiles(
     percentiles: list[int], tokens: list[int], n_sequences: int
 ) -> None:
     stated = list(zip(percentiles, tokens[: len(percentiles)], strict=True))
-    lengths = parse_percentiles(",".join(f"p{p}={t}" for p, t in stated), n_sequences).lengths
+    lengths = parse_percentiles(",".join(f"p{p}={t}" for p, t in stated), n_sequences).lengths.first
     assert lengths.size == n_sequences
     assert stated[0][1] <= lengths.min()
     assert lengths.max() <= stated[-1][1]
@@ -198,7 +202,7 @@ def test_made_lengths_stay_within_the_stated_and_keep_their_percentiles(
 
 
 def test_a_prefix_of_the_made_arrivals_looks_like_the_whole() -> None:
-    lengths = parse_percentiles("p0=100,p100=10000", 1000).lengths
+    lengths = parse_percentiles("p0=100,p100=10000", 1000).lengths.first
     tenth, mean = lengths[:100].mean(), lengths.mean()
     assert tenth == pytest.approx(mean, rel=0.05)
 

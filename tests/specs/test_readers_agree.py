@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from lrkv_plan.errors import SpecError
-from lrkv_plan.specs import lengths
-from lrkv_plan.specs.lengths import Population, read_lengths, read_trace
+from lrkv_plan.specs import columns, text_blocks
+from lrkv_plan.specs.lengths import read_lengths
+from lrkv_plan.specs.population import Population
+from lrkv_plan.specs.traces import read_trace
 
 N_FILES = 1000  # of each kind, about half of them damaged
 ODD = (
@@ -86,7 +88,7 @@ def outcome(read: Callable[[], Population]) -> object:
         found = read()
     except SpecError as error:
         return str(error)
-    return found.prompt_tokens.tolist(), found.output_tokens.tolist(), found.remarks
+    return found.first_prompt_tokens.tolist(), found.first_output_tokens.tolist(), found.remarks
 
 
 @pytest.mark.parametrize("make", [azure, burst, plain, column])
@@ -98,16 +100,16 @@ def test_both_readers_agree_on_every_file(
     dice = random.Random(make.__name__)
     path = tmp_path / "file.csv"
     n_read = n_refused = n_fast = 0
-    at_once = lengths.Columns.at_once
+    at_once = columns.Columns.at_once
 
-    def counted(self: lengths.Columns, block: lengths.Block) -> list[object] | None:
+    def counted(self: columns.Columns, block: text_blocks.Block) -> list[object] | None:
         nonlocal n_fast
         found = at_once(self, block)
         n_fast += found is not None
         return found
 
-    monkeypatch.setattr(lengths.Columns, "at_once", counted)
-    monkeypatch.setattr(lengths, "BLOCK_BYTES", 100)  # many blocks
+    monkeypatch.setattr(columns.Columns, "at_once", counted)
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 100)  # many blocks
     for _ in range(N_FILES):
         text = text_of(dice, make(dice))
         path.write_bytes(text.encode())
@@ -117,9 +119,9 @@ def test_both_readers_agree_on_every_file(
                 return read_trace(path)
             return read_lengths(path, "tokens" if make is column else None)
 
-        monkeypatch.setattr(lengths, "FAST_FROM_BYTES", 2**60)
+        monkeypatch.setattr(columns, "FAST_FROM_BYTES", 2**60)
         exact = outcome(read)
-        monkeypatch.setattr(lengths, "FAST_FROM_BYTES", 0)
+        monkeypatch.setattr(columns, "FAST_FROM_BYTES", 0)
         assert outcome(read) == exact, text
         n_read += not isinstance(exact, str)
         n_refused += isinstance(exact, str)

@@ -26,7 +26,12 @@ HEADS = Backbone(n_heads=18, head_dim=128, v_head_dim=128)
         ("mha", GroupedSpec(family="mha", n_heads=18, n_kv_heads=18, head_dim=128, v_head_dim=128)),
         ("GQA:6", GroupedSpec(family="gqa", n_heads=18, n_kv_heads=6, head_dim=128, v_head_dim=128)),
         ("mqa", GroupedSpec(family="mqa", n_heads=18, n_kv_heads=1, head_dim=128, v_head_dim=128)),
-        ("mla:512+64", LatentSpec(n_heads=18, latent_dim=512, rope_dim=64, nope_dim=128, v_head_dim=128)),
+        (
+            "mla:512+64",
+            LatentSpec(
+                n_heads=18, latent_dim=512, rope_dim=64, nope_dim=128, v_head_dim=128, head_dim=128
+            ),
+        ),
         ("lrkv:55", LowRankSpec(n_heads=18, head_dim=128, v_head_dim=128, key_rank=55, value_rank=55)),
         (
             "lrkv:55, groups=2,position=rope_expand,key_norm=rms_cached",

@@ -101,7 +101,8 @@ class GroupedSpec(AttentionSpec):
         if family == "gqa" and "n_kv_heads" not in fields:
             raise SpecError("gqa needs its number of key/value heads: write for example gqa:8")
         kept = backbone._asdict()
-        kept.pop("rope_dim")
+        kept["head_dim"] = backbone.whole_key_dim
+        del kept["rope_dim"], kept["key_dim"]
         return cls(**{"family": family, **kept, **fields})
 
 

@@ -26,7 +26,9 @@ from lrkv_plan.schema import Width, WidthOrZero
 class LatentSpec(AttentionSpec):
     """MLA: one latent of ``latent_dim`` read as key and value, one rotary key of ``rope_dim``.
 
-    ``cached_form`` "heads" is what engines without absorption keep: every head's key and value.
+    ``cached_form`` "heads" is what engines without absorption keep: every head's key and value;
+    "transposed" is the latent and a second copy of it for the values (ik_llama.cpp's -mla 1 without
+    flash attention). ``head_dim`` is a key of the design that it stands in for; None: its own.
     """
 
     family: Literal["mla"] = "mla"
@@ -35,12 +37,13 @@ class LatentSpec(AttentionSpec):
     nope_dim: Width
     v_head_dim: Width
     query_latent_dim: Width | None = None
-    cached_form: Literal["latent", "heads"] = "latent"
+    cached_form: Literal["latent", "heads", "transposed"] = "latent"
+    head_dim: Width | None = None
 
     text_argument = "latent_dim"
     size_name = "latent_dim"
     size_fields = ("latent_dim",)
-    backbone_fields = frozenset({"n_heads", "nope_dim", "v_head_dim"})
+    backbone_fields = frozenset({"n_heads", "nope_dim", "v_head_dim", "head_dim"})
     text_aliases: ClassVar[Mapping[str, str]] = {
         "rope": "rope_dim",
         "nope": "nope_dim",
@@ -49,9 +52,11 @@ class LatentSpec(AttentionSpec):
 
     @override
     def backbone(self) -> Backbone:
+        """Heads whose keys are nope_dim + rope_dim wide, as DeepSeek-V3's own code makes them."""
         return Backbone(
             self.n_heads, self.nope_dim, self.v_head_dim, self.rope_dim,
             False, self.output_bias, False, self.output_gate,
+            key_dim=self.head_dim or self.nope_dim + self.rope_dim,
         )  # fmt: skip
 
     @override
@@ -99,6 +104,9 @@ class LatentSpec(AttentionSpec):
             "v_head_dim": backbone.v_head_dim, "output_bias": backbone.output_bias,
             "output_gate": backbone.output_gate,
         }  # fmt: skip
+        replaced = backbone.whole_key_dim
+        if replaced != backbone.head_dim + given["rope_dim"]:
+            kept["head_dim"] = replaced
         return cls(**{**kept, **given})
 
 
@@ -114,7 +122,8 @@ def latent_layout(spec: LatentSpec, model_dim: int) -> AttentionLayout:
     absorbed H [T (2 d_c + d_R) + d_c (d_nope + d_v)];
     materialised H [T d_c (d_nope + d_v) + T (d_nope + d_R + d_v)], whose first term rebuilds keys
     and values once for all query tokens. An engine that keeps heads instead of the latent caches
-    H (d_nope + d_R + d_v) scalars and takes the materialised path without its first term.
+    H (d_nope + d_R + d_v) scalars and takes the materialised path without its first term; one with
+    a transposed copy 2 d_c + d_R.
 
     Examples
     --------
@@ -145,7 +154,7 @@ def latent_layout(spec: LatentSpec, model_dim: int) -> AttentionLayout:
         cached=_cached(spec),
         weights=weights,
         work=_work(spec),
-        has_latent_rows=spec.cached_form == "latent",
+        has_latent_rows=spec.cached_form != "heads",
         per_head_option="cached_form=heads",
     )
 
@@ -156,9 +165,12 @@ def _cached(spec: LatentSpec) -> tuple[CachedTensor, ...]:
         copies, sharding = spec.n_heads, Sharding.BY_COPY
     else:
         rows = [("latent", spec.latent_dim), ("rope_key", spec.rope_dim)]
+        rows += [("latent_value", spec.latent_dim)] * (spec.cached_form == "transposed")
         copies, sharding = 1, Sharding.REPLICATED
     alone = {"latent": "latent_alone"} if not spec.rope_dim else {}
     apart: dict[str, Literal["key", "value"]] = {"key": "key", "value": "value"}
+    if spec.cached_form == "transposed":
+        apart = {"latent": "key", "rope_key": "key", "latent_value": "value"}
     return tuple(
         CachedTensor(
             name=name, width=width, copies_per_layer=copies, sharding=sharding,
@@ -167,6 +179,9 @@ def _cached(spec: LatentSpec) -> tuple[CachedTensor, ...]:
         for name, width in rows
         if width
     )  # fmt: skip
+
+
+_TIMED_AS_ONE = ("attention is timed as if the latent and its transposed copy were read once",)
 
 
 def _work(spec: LatentSpec) -> tuple[DecodeWork, ...]:
@@ -185,6 +200,7 @@ def _work(spec: LatentSpec) -> tuple[DecodeWork, ...]:
                 HeadProduct(name="key_absorption", rows=spec.nope_dim, cols=latent),
                 HeadProduct(name="value_absorption", rows=latent, cols=spec.v_head_dim),
             ),
+            assumptions=_TIMED_AS_ONE if spec.cached_form == "transposed" else (),
         ),
         DecodeWork(
             path="materialised",

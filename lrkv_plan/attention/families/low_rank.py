@@ -163,8 +163,10 @@ class LowRankSpec(AttentionSpec):
         if not ranks or (ranks & {"key_rank", "value_rank"} and len(ranks) == 1):
             raise SpecError("lrkv needs its rank: lrkv:55, or lrkv:key_rank=64,value_rank=32")
         kept = backbone._asdict()
-        del kept["qkv_bias"], kept["rope_dim"], kept["wide_qk_norm"]
-        if fields.get("position") == "rope_decoupled" and backbone.rope_dim:
+        del kept["qkv_bias"], kept["rope_dim"], kept["wide_qk_norm"], kept["key_dim"]
+        if fields.get("position") != "rope_decoupled":
+            kept["head_dim"] = backbone.whole_key_dim
+        elif backbone.rope_dim:
             kept["rope_dim"] = backbone.rope_dim
         return cls(**{**kept, **fields})
 

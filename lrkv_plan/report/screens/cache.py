@@ -313,12 +313,14 @@ def beyond_rows(answer: CacheAnswer) -> Iterator[str]:
 
 
 def _windows(model: ModelSpec, context: int) -> Iterator[str]:
-    windows: dict[int, int] = {}
+    windows: dict[tuple[int, int | None], int] = {}
     for group in model.layers:
         if keeps_context_rows(group) and group.window_tokens and group.window_tokens < context:
-            windows[group.window_tokens] = windows.get(group.window_tokens, 0) + group.count
-    for window, layers in windows.items():
-        yield f"{layers} of {model.n_layers} layers keep at most {window:,} tokens."
+            kept = (group.window_tokens, group.tokens_per_row)
+            windows[kept] = windows.get(kept, 0) + group.count
+    for (window, tokens), layers in windows.items():
+        each = f", and one row for every {tokens}" if tokens else ""
+        yield f"{layers} of {model.n_layers} layers keep at most {window:,} tokens{each}."
 
 
 def _next(answer: CacheAnswer, ask: Ask) -> Sequence[str]:

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from lrkv_plan.serving.budget import StageBudget
     from lrkv_plan.serving.capacity import CapacityRow
     from lrkv_plan.serving.load import Admission, LatencyTarget
-    from lrkv_plan.specs.lengths import Population
     from lrkv_plan.specs.model import ModelSpec
+    from lrkv_plan.specs.population import Population
 
 _MOST_ROWS_WITH_OTHERS = 4  # above, layouts that serve less are left to --tp-size
 _MOST_COMPARED = 3  # in the verdict

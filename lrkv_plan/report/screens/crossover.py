@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from lrkv_plan.latency.basis import attention_basis
 from lrkv_plan.latency.crossover import SIZES, lead_range, leads_without_products
 from lrkv_plan.latency.evidence import STRONGEST_FIRST, evidence
+from lrkv_plan.latency.sensitivity import of_two_designs
 from lrkv_plan.notes import Note, limit
 from lrkv_plan.report.screen import (
     GLYPHS,
@@ -19,6 +20,7 @@ from lrkv_plan.report.screen import (
     ScreenColumn,
     milliseconds,
     short,
+    short_percent,
     significant,
 )
 from lrkv_plan.report.screens.words import (
@@ -399,7 +401,17 @@ def _foot(answer: CrossoverAnswer) -> Iterator[str]:
             for index in (0, 1)
         )
         told = f"Attention kernels: {'; '.join(dict.fromkeys(each))}."
-    yield f"{told} {WHY}"
+    yield f"{firm_words(answer)} {told} {WHY}"
+
+
+def firm_words(answer: CrossoverAnswer) -> str:
+    """In how many draws the faster design stays ahead at the end of the range."""
+    last = answer.found.points[-1]
+    firm = of_two_designs(last.models, last.steps)
+    label = brief(answer.labels)[firm.winner]
+    at = "at the end" if answer.over == "rank" else f"at {answer.end}"
+    share = short_percent(firm.share)
+    return f"{label} stays ahead {at} in {share} of {firm.n_draws:,} draws of the kernels' bands."
 
 
 def _rests_on(answer: CrossoverAnswer, index: int) -> str:

@@ -7,14 +7,14 @@ grid, and so are the boundaries with the constants at the ends of their bands.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.errors import UsageError
-from lrkv_plan.latency.faster_map import Columns, Pair, solved_columns
 from lrkv_plan.report.captions import caption, unmeasured
 from lrkv_plan.report.figures import Axis, Figure, Panel, Role, Series
+
+if TYPE_CHECKING:
+    from lrkv_plan.latency.faster_map import Columns, FasterMap, Pair
 
 
 def region_series(found: Columns, faster: int, label: str, ends: tuple[int, int]) -> list[Series]:
@@ -116,14 +116,9 @@ def _edge(found: Columns, k: int, ends: tuple[int, int]) -> list[tuple[float, in
 
 
 def crossover_map(
-    columns: Sequence[tuple[int, Pair]],
+    solved: FasterMap,
     labels: tuple[str, str],
     *,
-    over: str,
-    low: int,
-    high: int,
-    batch_size: int = 1,
-    query_tokens: int = 1,
     where: str = "",
     inputs: Mapping[str, Any] | None = None,
 ) -> Figure:
@@ -131,24 +126,11 @@ def crossover_map(
 
     Parameters
     ----------
-    columns : (value on the x axis, both designs there), ascending; along the batch the designs are
-        the same in all of them.
-    over : rank or batch_size, the x axis.
-    low, high : contexts of the y axis. [tokens]
-    batch_size : sequences decoded together, unless it is the x axis. [sequences]
-
-    Raises
-    ------
-    UsageError
-        If there are fewer than two columns, or ``low`` is not below ``high``.
+    solved : the map; along the batch the designs are the same in all of its columns.
     """
-    if len(columns) < 2 or low >= high:
-        raise UsageError(f"{over}, {low} to {high} tokens: a map needs two values of each axis")
-    solved = partial(
-        solved_columns, columns, over=over, low=low, high=high, batch_size=batch_size,
-        query_tokens=query_tokens,
-    )  # fmt: skip
-    found, leaning = solved(), [solved(favoured=0), solved(favoured=1)]
+    columns, over, low, high = solved.columns, solved.over, solved.low, solved.high
+    batch_size, query_tokens = solved.batch_size, solved.query_tokens
+    found, leaning = solved.found, solved.leaning
     regions = [region_series(found, faster, labels[faster], (low, high)) for faster in (0, 1)]
     bands = [
         one

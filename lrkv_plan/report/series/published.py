@@ -7,10 +7,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan import swap_attention
+from lrkv_plan import ratio_to_mha, swap_attention
 from lrkv_plan.auditing.quantities import Heads, effective_rank_ceiling_share
 from lrkv_plan.errors import UsageError
-from lrkv_plan.memory.cache import ratio_to_mha
 from lrkv_plan.report.captions import caption
 from lrkv_plan.report.figures import Axis, Figure, Guide, Panel, Role, Series
 from lrkv_plan.specs.model import ModelSpec

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.latency.roofline import RooflinePoint, peak_of, roofline_point
-from lrkv_plan.latency.work import paths_of
 from lrkv_plan.report.captions import caption, gpus
 from lrkv_plan.report.figures import Axis, Figure, Guide, Panel, Role, Series
 from lrkv_plan.report.views.specs import model_inputs
 from lrkv_plan.units import format_rate
 
 if TYPE_CHECKING:
+    from lrkv_plan.latency.roofline import RooflinePoint
     from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.model import ModelSpec
 
@@ -21,7 +20,7 @@ _UNIT_NAMES = {"fp32": "plain fp32"}
 
 def roofline(
     model: ModelSpec,
-    designs: Sequence[tuple[str, ModelSpec]],
+    designs: Sequence[tuple[str, Sequence[RooflinePoint]]],
     hardware: HardwareProfile,
     *,
     context_tokens: int,
@@ -29,22 +28,15 @@ def roofline(
     tp_size: int = 1,
     query_tokens: int = 1,
     heads_per_tile: int | None = None,
-    every_path: bool = False,
     units: Sequence[str] = ("bf16", "fp32"),
 ) -> Figure:
     """Attainable arithmetic against intensity.
 
     Parameters
     ----------
-    designs : (label, model with that design), as ``memory.side_by_side.designs``.
-    every_path : place all decode paths of a design, not only the first.
+    designs : (label, its point on each of ``units``).
     units : peaks drawn as ceilings; designs stand on the first, and hollow on another that holds
         them lower.
-
-    Raises
-    ------
-    SpecError, UsageError, PlacementError
-        As ``roofline_point``.
 
     Notes
     -----
@@ -54,18 +46,12 @@ def roofline(
         "context_tokens": context_tokens, "kv_dtype": kv_dtype, "tp_size": tp_size,
         "query_tokens": query_tokens, "heads_per_tile": heads_per_tile,
     }  # fmt: skip
-    placed = [
-        (f"{label}, {path}" if path else label, path, one)
-        for label, one in designs
-        for path in (paths_of(one) if every_path else (None,))
-    ]
-    bandwidth = hardware.mem_bandwidth_bytes_per_s
+    bandwidth, peaks = hardware.mem_bandwidth_bytes_per_s, hardware.peak_flops_per_s
     points: list[Series] = []
-    for style, (name, path, design) in enumerate(placed):
-        found = [roofline_point(design, hardware, path=path, units=unit, **told) for unit in units]
+    for style, (name, found) in enumerate(designs):
         points += _placed(name, style, found)
     intensities = [x for series in points for x in series.x]
-    ridges = [peak_of(hardware, unit) / bandwidth for unit in units]
+    ridges = [peaks[unit] / bandwidth for unit in units]
     low, high = 0.4 * min(*intensities, *ridges, 1.0), 16 * max(*intensities, *ridges)
     ceilings = [
         _ceiling(hardware, unit, ridge, low, high, style)
@@ -104,7 +90,7 @@ def roofline(
                 y=Axis(
                     key="attainable_flops_per_s", label="Attainable, TFLOP/s", scale="log10",
                     factor=1e-12, low=min(0.5 * lowest, low * bandwidth),
-                    high=4 * max(peak_of(hardware, unit) for unit in units),
+                    high=4 * max(peaks[unit] for unit in units),
                 ),
                 series=(*ceilings, *points),
                 guides=guides,
@@ -139,7 +125,7 @@ def _placed(name: str, style: int, found: Sequence[RooflinePoint]) -> list[Serie
 def _ceiling(
     hardware: HardwareProfile, unit: str, ridge: float, low: float, high: float, style: int
 ) -> Series:
-    peak, bandwidth = peak_of(hardware, unit), hardware.mem_bandwidth_bytes_per_s
+    peak, bandwidth = hardware.peak_flops_per_s[unit], hardware.mem_bandwidth_bytes_per_s
     name = _UNIT_NAMES.get(unit, f"{unit} tensor cores")
     return Series(
         name=name,

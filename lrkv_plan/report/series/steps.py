@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lrkv_plan.latency.step import step_time
 from lrkv_plan.report.captions import caption, unmeasured
 from lrkv_plan.report.figures import Axis, Figure, Panel, Role, Series
 
 if TYPE_CHECKING:
-    from lrkv_plan.latency.step import StepModel
+    from lrkv_plan.latency.step import StepModel, StepTime
 
 _PARTS = (
     ("attention", "attention_s"),
@@ -21,7 +20,7 @@ _PARTS = (
 
 
 def step_stack(
-    models: Sequence[tuple[str, StepModel]],
+    timed: Sequence[tuple[str, StepModel, StepTime]],
     *,
     context_tokens: int,
     batch_size: int,
@@ -33,11 +32,11 @@ def step_stack(
 
     Parameters
     ----------
-    models : (label, design on a GPU).
+    timed : (label, design on a GPU, its step there).
     where : model, GPUs and formats, for the caption.
     """
-    labels = tuple(label for label, _ in models)
-    steps = [step_time(model, context_tokens, batch_size, query_tokens) for _, model in models]
+    labels = tuple(label for label, _, _ in timed)
+    models, steps = [(label, model) for label, model, _ in timed], [step for *_, step in timed]
     parts = tuple(
         Series(
             name=name,

@@ -84,10 +84,10 @@ def file_input(path: Path, file: ClaimFile) -> Row:
     return {"name": path.stem, "title": file.title, "source": sources}
 
 
-def counts_table(rows: Sequence[AuditRow], files: Sequence[Mapping[str, Any]]) -> Table:
-    """How many claims of each document came out how, and of all."""
+def counts_table(rows: Sequence[Row], files: Sequence[Mapping[str, Any]]) -> Table:
+    """How many claims of each document came out how, and of all; ``rows`` are of ``audit``."""
     documents = [(file["title"], file["name"]) for file in files]
-    counted = [_counted(title, [r for r in rows if r.file == name]) for title, name in documents]
+    counted = [_counted(title, [r for r in rows if r["file"] == name]) for title, name in documents]
     return Table(
         title=f"{len(rows)} claims of {len(files)} documents",
         inputs={"files": list(files)},
@@ -99,8 +99,8 @@ def counts_table(rows: Sequence[AuditRow], files: Sequence[Mapping[str, Any]]) -
     )
 
 
-def _counted(name: str, rows: Sequence[AuditRow]) -> Row:
-    counted = Counter(row.verdict.value for row in rows)
+def _counted(name: str, rows: Sequence[Row]) -> Row:
+    counted = Counter(row["verdict"] for row in rows)
     verdicts = {verdict: counted[verdict] for verdict in _VERDICTS}
     return {"document": name, "claims": len(rows), **verdicts}
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lrkv_plan.latency.basis import attention_basis, basis_by_term, time_basis
 from lrkv_plan.latency.crossover import describe
 from lrkv_plan.latency.evidence import STRONGEST_FIRST
+from lrkv_plan.latency.sensitivity import of_two_designs
 from lrkv_plan.memory.weights import uncounted_weights
 from lrkv_plan.notes import Note, definition, limit
 from lrkv_plan.report.screens.crossover import crossover_equations, crossover_screen
@@ -411,7 +412,20 @@ def crossover_table(answer: CrossoverAnswer, ask: Ask | None = None) -> Table:
         ),
         screen=lambda: crossover_screen(answer, ask, screened),
         explain=lambda row: crossover_equations(answer, row["at"]),
+        also={"sensitivity": _firmness_rows(answer)},
     )
+
+
+def _firmness_rows(answer: CrossoverAnswer) -> list[dict[str, Any]]:
+    """How firmly the faster design is ahead at each value that is shown."""
+    rows = []
+    for point in answer.found.points:
+        firm = of_two_designs(point.models, point.steps)
+        rows.append({
+            "value": point.place, "faster": answer.labels[firm.winner], "ahead_share": firm.share,
+            "n_draws": firm.n_draws, "seed": firm.seed,
+        })  # fmt: skip
+    return rows
 
 
 def _left_out_remarks(model: ModelSpec, inputs: Row) -> Iterator[Note]:

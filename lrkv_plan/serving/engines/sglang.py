@@ -15,8 +15,10 @@ import math
 import re
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 from lrkv_plan.errors import PlacementError, UsageError, shown
+from lrkv_plan.memory.exact import larger, smaller
 from lrkv_plan.serving.budget import (
     ARITHMETIC,
     BudgetInputs,
@@ -94,14 +96,18 @@ def pool(
     )
     running = default_running_requests(tokens.kv_tokens, settings.context_tokens)
     if settings.max_num_seqs is None:
-        tokens = capped(tokens, running, "most sequences allowed")
+        n_tokens = tokens.kv_tokens
+        tokens = capped(
+            tokens, running, "most sequences allowed",
+            at=lambda contexts: default_running_requests(n_tokens, contexts),
+        )  # fmt: skip
     slots = settings.max_mamba_cache_size
     if slots is None or len(rows) == len(kinds):
         return tokens
     return capped(tokens, slots // slots_of_request(settings, engine), "state slots")
 
 
-def default_running_requests(n_tokens: int, context_tokens: int) -> int:
+def default_running_requests(n_tokens: int, context_tokens: Any) -> Any:
     """Requests that run together where ``--max-running-requests`` is not given.
 
     512 x tokens / context, at least 2,048 and at most 4,096 (python/sglang/srt/model_executor/
@@ -115,7 +121,7 @@ def default_running_requests(n_tokens: int, context_tokens: int) -> int:
     2048
     """
     asked = n_tokens * _RUNNING_PER_CONTEXT // context_tokens
-    return min(max(asked, _FEWEST_RUNNING), _MOST_RUNNING)
+    return smaller(larger(asked, _FEWEST_RUNNING), _MOST_RUNNING)
 
 
 def _shared_tokens(settings: EngineSettings) -> int | None:

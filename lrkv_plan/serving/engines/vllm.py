@@ -167,6 +167,7 @@ def pool(
         ),
         blocks_of=blocks_of,
         payload_of=lambda tokens: payload_of(kinds, tokens, encoder, dcp_size),
+        sequences_at=None if shared else lambda contexts: n_blocks // blocks_of(contexts),
         remarks=tuple(_remarks(groups, layers_per_block, page_bytes)),
         prefix_blocks_of=prefix_blocks_of if _caches_prefixes(kinds, settings) else None,
         prefix_tokens=aligned,
@@ -618,9 +619,10 @@ def mxfp4_padding_bytes(inputs: BudgetInputs) -> int:
         block = group.feed_forward
         if isinstance(block, ExpertFeedForward):
             width = block.hidden_dim // parallel.expert_slices
-            padded = _up(width, 128) * _up(model.model_dim, 256)
+            dim = block.expert_dim(model.model_dim)
+            padded = _up(width, 128) * _up(dim, 256)
             n_matrices = (3 if block.gated else 2) * -(-block.n_experts // parallel.ep_size)
-            extra += group.count * n_matrices * (padded - width * model.model_dim)
+            extra += group.count * n_matrices * (padded - width * dim)
     return int(extra * bits / 8) // parallel.pp_size
 
 

@@ -22,6 +22,7 @@ from lrkv_plan.calibration.decode.cache import (
 from lrkv_plan.calibration.decode.exactness import random_case
 from lrkv_plan.calibration.decode.step import build_step
 from lrkv_plan.errors import CalibrationError
+from tests.drawing import drawn
 
 LRKV = LowRankSpec(n_heads=4, head_dim=8, rank=3, rank_alignment=4, n_shared_groups=2)
 
@@ -42,7 +43,7 @@ def numbered(held: Cache, n: int, start: int = 0) -> dict[str, torch.Tensor]:
     return rows
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100))
 @given(
     seed=st.integers(0, 10**6), spare=st.integers(0, 20), dtype=st.sampled_from(("fp32", "bf16"))
 )

@@ -18,6 +18,7 @@ from lrkv_plan.errors import PlacementError, UsageError
 from lrkv_plan.memory.placement import placements
 from lrkv_plan.specs.model import ModelSpec
 from tests.conftest import SOURCE
+from tests.drawing import drawn
 
 DESIGNS = (
     "mha", "gqa:8", "gqa:4", "gqa:2", "mqa", "mla:24+8", "mla:24+8,cached_form=heads", "lrkv:5",
@@ -47,7 +48,7 @@ def all_shares(design: str, policy: str, n_gpus: int, tokens: int) -> list[tuple
     ]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=drawn(50))
 @given(st.sampled_from(DESIGNS), st.sampled_from((1, 2, 4, 8, 16)), st.integers(1, 9))
 def test_bytes_are_those_of_the_placement_calculator(design: str, n_gpus: int, times: int) -> None:
     tokens = times * n_gpus
@@ -59,7 +60,7 @@ def test_bytes_are_those_of_the_placement_calculator(design: str, n_gpus: int, t
             assert fetched == Fraction(placement.link_bytes_per_token_per_gpu) * tokens
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=drawn(50))
 @given(st.sampled_from(DESIGNS), st.sampled_from((1, 2, 4, 8, 16)), st.integers(1, 9))
 def test_every_gpu_uses_the_copies_that_its_heads_read(
     design: str, n_gpus: int, times: int
@@ -72,7 +73,7 @@ def test_every_gpu_uses_the_copies_that_its_heads_read(
                     assert head * copies // 16 in share.copies
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=drawn(50))
 @given(st.sampled_from(DESIGNS), st.sampled_from((2, 4, 8)), st.integers(1, 9))
 def test_rows_spread_by_token_are_each_on_one_gpu(design: str, n_gpus: int, times: int) -> None:
     everyone = all_shares(design, "by_token", n_gpus, times * n_gpus)
@@ -81,7 +82,7 @@ def test_rows_spread_by_token_are_each_on_one_gpu(design: str, n_gpus: int, time
         assert tokens == list(range(times * n_gpus))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=drawn(50))
 @given(st.sampled_from(DESIGNS), st.sampled_from((2, 4, 8)))
 def test_gpus_that_fetch_from_each_other_need_the_same_copies(design: str, n_gpus: int) -> None:
     everyone = all_shares(design, "gathered", n_gpus, 8)

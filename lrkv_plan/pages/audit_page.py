@@ -1,4 +1,4 @@
-"""The report on the LRKV documents: every claim audited, their figures made again."""
+"""The page on the LRKV documents: every claim audited, their figures made again."""
 
 from __future__ import annotations
 
@@ -6,37 +6,30 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import lrkv_plan
-from lrkv_plan.auditing.claim import claim_files, read_claims
-from lrkv_plan.auditing.evaluate import Verdict, audit_file
+from lrkv_plan.pages.asked import Asked, part_of
 from lrkv_plan.report.document import Document, Highlight, Part, Section
-from lrkv_plan.report.series.cache_vs_rank import cache_vs_rank
-from lrkv_plan.report.series.published import FACTS, effective_ranks, loss_by_size, payload_vs_loss
+from lrkv_plan.report.series.published import FACTS, effective_ranks, loss_by_size
 from lrkv_plan.report.tables import Column, Table
 from lrkv_plan.report.views.audit import (
     EXPLAINED,
     INFERENCE,
     MATCH,
-    audit_table,
     counts_table,
-    file_input,
     losses_table,
     rotation_table,
     scale_table,
     tasks_table,
 )
+from lrkv_plan.schema import Source
 from lrkv_plan.specs.published import read_published_loss, read_published_scores
 
 if TYPE_CHECKING:
-    from lrkv_plan.auditing.claim import ClaimFile
-    from lrkv_plan.auditing.evaluate import AuditRow
-    from lrkv_plan.schema import Source
+    from lrkv_plan.report.tables import Row
     from lrkv_plan.specs.published import PublishedLoss, PublishedScores
 
-SCORES = Path(__file__).parent / "published_scores.yaml"
+SCORES = FACTS.parent / "published_scores.yaml"
 HEADS = (6, 12, 18, 32)  # of 128M, 512M, 2.5B and 6.3B
 MODEL, BUDGET = "lrkv-paper-2.5b", "50%"
 
@@ -99,31 +92,24 @@ def _inventory() -> Table:
 
 
 def _cache_and_loss() -> tuple[Part, ...]:
-    heads = ",".join(map(str, HEADS))
     scales = {scale.name: scale for scale in _losses().scales}
-    ranks = cache_vs_rank(lrkv_plan.load_model(MODEL), heads=HEADS, budget=BUDGET)
-    plot = "lrkv-plan plot"
+    ranks = {"heads": list(HEADS), "budget": BUDGET}
     return (
-        Part(
-            key="figure-3-cache-vs-rank", title="Figure 3: cache by rank and heads", figure=ranks,
+        part_of(
+            "figure-3-cache-vs-rank", "Figure 3: cache by rank and heads",
+            [_drawn("cache-vs-rank", MODEL, **ranks)],
             lead="Figure 3, for the heads of 128M, 512M, 2.5B and 6.3B.",
-            commands=(
-                f"{plot} cache-vs-rank {MODEL} --heads {heads} --budget {BUDGET} "
-                "-o cache-vs-rank.svg",
-            ),
         ),
-        Part(
-            key="figure-4-payload-vs-loss", title="Figure 4: cache against loss at 2.5B",
-            figure=payload_vs_loss(["2.5B"]),
+        part_of(
+            "figure-4-payload-vs-loss", "Figure 4: cache against loss at 2.5B",
+            [_drawn("payload-vs-loss", scale=["2.5B"])],
             lead="Figure 4. MLA's cache is as printed. GQA's six groups are the review's example: "
             "no document read says how many Table 1 has.",
-            commands=(f"{plot} payload-vs-loss --scale 2.5B -o payload-vs-loss.svg",),
         ),
-        Part(
-            key="figure-5-rank-sweep", title="Figure 5: rank sweep at 128M",
-            figure=payload_vs_loss(["128M"]),
+        part_of(
+            "figure-5-rank-sweep", "Figure 5: rank sweep at 128M",
+            [_drawn("payload-vs-loss", scale=["128M"])],
             lead="Figure 5. The line joins the ranks of Table 8; other points are single runs.",
-            commands=(f"{plot} payload-vs-loss --scale 128M -o payload-vs-loss.svg",),
         ),
         Part(
             key="loss-by-size", title="Losses by size, with figure 7's",
@@ -140,6 +126,11 @@ def _cache_and_loss() -> tuple[Part, ...]:
             table=scale_table(scales["512M"]),
         ),
     )  # fmt: skip
+
+
+def _drawn(picture: str, model: str | None = None, **keywords: Any) -> Asked:
+    file = ("-o", f"{picture}.svg")
+    return Asked(command=f"plot {picture}", subject=model, name=model, keywords=keywords, also=file)
 
 
 def _scores_and_rotation() -> tuple[Part, ...]:
@@ -162,10 +153,16 @@ def _scores_and_rotation() -> tuple[Part, ...]:
 
 # What is claimed leads: a phone shows the first columns.
 _COLUMNS = ("says", "printed", "computed", "verdict", "found", "reason", "source", "claim")
-DIFFERING = (Verdict.EXPLAINED.value, Verdict.MISMATCH.value)
+DIFFERING = ("explained", "mismatch")
+_VERDICTS = (
+    ("match", "Match", "within the print's own precision"),
+    ("explained", "Differ, explained", "the recorded reason was checked and holds"),
+    ("mismatch", "Differ, unexplained", ""),
+    ("not_computable", "Not computable", "their inputs are not printed"),
+)
 
 
-def audit_document(command: str, progress: Callable[[str], None] = lambda _: None) -> Document:
+def audit_page(command: str, progress: Callable[[str], None] = lambda _: None) -> Document:
     """The audit of all shipped claim files, and the figures of the review made again.
 
     Parameters
@@ -173,13 +170,10 @@ def audit_document(command: str, progress: Callable[[str], None] = lambda _: Non
     command : the command line that makes it again.
     progress : told the title of each document before its claims are computed.
     """
-    documents: list[tuple[Path, ClaimFile]] = []
-    rows: list[AuditRow] = []
-    for path in claim_files(None):
-        file = read_claims(path)
-        progress(file.title)
-        documents.append((path, file))
-        rows += audit_file(path)
+    progress("All claims")
+    whole = Asked(command="audit")
+    files = whole.table.inputs["files"]
+    sections = _audit_sections(whole, files, progress)
     progress("Figures")
     return Document(
         title="What the LRKV documents print, computed again",
@@ -188,9 +182,9 @@ def audit_document(command: str, progress: Callable[[str], None] = lambda _: Non
             "version of that paper, and of an article on multi-head latent attention."
         ),
         command=command,
-        highlights=tuple(_highlights(rows)),
+        highlights=tuple(_highlights(whole.table.rows)),
         sections=(
-            *_audit_sections(documents, rows),
+            *sections,
             Section(
                 key="figures",
                 title="Figures made again",
@@ -199,63 +193,64 @@ def audit_document(command: str, progress: Callable[[str], None] = lambda _: Non
                 parts=figure_parts(),
             ),
         ),
-        sources=(*((file.title, file.source) for _, file in documents), *figure_sources()),
+        sources=(
+            *((file["title"], tuple(map(Source.model_validate, file["source"]))) for file in files),
+            *figure_sources(),
+        ),
         common_remarks=(MATCH, INFERENCE, EXPLAINED),
     )
 
 
-def _highlights(rows: Sequence[AuditRow]) -> Iterator[Highlight]:
-    counted = Counter(row.verdict for row in rows)
+def _highlights(rows: Sequence[Row]) -> Iterator[Highlight]:
+    counted = Counter(row["verdict"] for row in rows)
     yield Highlight(label="Claims", value=str(len(rows)))
-    for verdict, label, detail in (
-        (Verdict.MATCH, "Match", "within the print's own precision"),
-        (Verdict.EXPLAINED, "Differ, explained", "the recorded reason was checked and holds"),
-        (Verdict.MISMATCH, "Differ, unexplained", ""),
-        (Verdict.NOT_COMPUTABLE, "Not computable", "their inputs are not printed"),
-    ):
+    for verdict, label, detail in _VERDICTS:
         yield Highlight(label=label, value=str(counted[verdict]), detail=detail)
 
 
 def _audit_sections(
-    documents: Sequence[tuple[Path, ClaimFile]], rows: Sequence[AuditRow]
-) -> Iterator[Section]:
-    files = [file_input(path, file) for path, file in documents]
+    whole: Asked, files: Sequence[Row], progress: Callable[[str], None]
+) -> tuple[Section, ...]:
+    n_claims = len(whole.table.rows)
 
-    def table(names: Sequence[str], verdicts: Sequence[str] = ()) -> Table:
-        chosen = [file for file in files if file["name"] in names]
-        return _plain(audit_table([r for r in rows if r.file in names], chosen, verdicts), chosen)
+    def differing(table: Table) -> Table:
+        shown = _columns(_plain(table, files), without="verdict")
+        return replace(shown, title=f"{len(table.rows)} of {n_claims} claims")
 
-    names = [path.stem for path, _ in documents]
-    only = " ".join(f"--verdict {verdict}" for verdict in DIFFERING)
-    differing = table(names, DIFFERING)
-    yield Section(
-        key="differences",
-        title="What does not add up",
-        lead="Prints that their own inputs do not give. A reading is a change of inputs or units "
-        "that gives the print: inference, not proof of what was done.",
-        parts=(
-            Part(key="verdicts", title="Claims by document", table=counts_table(rows, files),
-                 commands=("lrkv-plan audit",)),
-            Part(key="differences", title="Prints that differ", is_view=True,
-                 table=_columns(
-                     replace(differing, title=f"{len(differing.rows)} of {len(rows)} claims"),
-                     without="verdict",
-                 ),
-                 commands=(f"lrkv-plan audit {only}",)),
-        ),
-    )  # fmt: skip
-    yield Section(
-        key="claims",
-        title="Every claim",
-        lead="Each printed value that could be computed from printed values, and those that "
-        "could not. Readings are in the table above and in the CSV files.",
-        parts=tuple(
-            Part(
-                key=f"claims-{path.stem}", title=file.title,
-                table=_columns(table([path.stem]), without="found"),
-                commands=(f"lrkv-plan audit {path.stem}",),
+    documents = []
+    for file in files:
+        progress(file["title"])
+        documents.append(
+            part_of(
+                f"claims-{file['name']}", file["title"],
+                [Asked(command="audit", subject=file["name"], name=file["name"])],
+                lambda table, file=file: _columns(_plain(table, [file]), without="found"),  # type: ignore[misc]
             )
-            for path, file in documents
+        )  # fmt: skip
+    return (
+        Section(
+            key="differences",
+            title="What does not add up",
+            lead="Prints that their own inputs do not give. A reading is a change of inputs or "
+            "units that gives the print: inference, not proof of what was done.",
+            parts=(
+                part_of(
+                    "verdicts", "Claims by document", [whole],
+                    lambda table: counts_table(table.rows, files),
+                ),
+                part_of(
+                    "differences", "Prints that differ",
+                    [Asked(command="audit", keywords={"verdict": list(DIFFERING)})],
+                    differing, is_view=True,
+                ),
+            ),
+        ),
+        Section(
+            key="claims",
+            title="Every claim",
+            lead="Each printed value that could be computed from printed values, and those that "
+            "could not. Readings are in the table above and in the CSV files.",
+            parts=tuple(documents),
         ),
     )  # fmt: skip
 
@@ -265,7 +260,7 @@ def _columns(table: Table, *, without: str) -> Table:
     return replace(table, columns=[by_key[key] for key in _COLUMNS if key != without])
 
 
-def _plain(table: Table, files: Sequence[Any]) -> Table:
+def _plain(table: Table, files: Sequence[Row]) -> Table:
     """Without the remarks that name sources: the report lists them once."""
     names = tuple(f"{file['name']}: " for file in files)
     return replace(table, notes=tuple(n for n in table.notes if not str(n).startswith(names)))

@@ -1,0 +1,1 @@
+"""Pages and pictures: which public calls they are made of, and in which order they are shown."""

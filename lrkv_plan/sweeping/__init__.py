@@ -1,0 +1,1 @@
+"""Grids of designs, GPUs, layouts, contexts and batches: evaluated, filtered and reduced."""
