@@ -193,6 +193,7 @@ MEANINGS = {
     "stated. [s]",
     "offload_sequences": "full-length contexts kept in host memory, not running; null: none was "
     "asked for",
+    "offload_tokens": "tokens kept in host memory; null: none, or bytes do not grow evenly",
     "other_layouts": "layouts that serve less, each with the sequences that it serves",
     "over": "what varies",
     "overhead_s": "small kernels, exchange and what the engine adds. [s]",

@@ -110,6 +110,7 @@ class CapacityRow:
     binding_stage: int | None
     stages: tuple[StageRow, ...]
     offload_sequences: int | None
+    offload_tokens: int | None
     offload_bytes_per_sequence: int | None
     offload_restore_s: float | None
     remarks: tuple[str, ...]
@@ -202,6 +203,7 @@ def capacity_row(
         binding_stage=pool.stage if parallel.pp_size > 1 else None,
         stages=stage_rows(placed, deployment, stage_bytes, pools),
         offload_sequences=None if tier is None else tier.sequences,
+        offload_tokens=None if tier is None else tier.tokens,
         offload_bytes_per_sequence=None if tier is None else tier.bytes_per_sequence,
         offload_restore_s=None if tier is None else tier.restore_s,
         remarks=(*pool.remarks, *checkpoint_remarks(deployment)),

@@ -104,6 +104,8 @@ class Engine:
     small_weight_dtype : the weight format that advice names; None names none.
     steps_of : the engine whose step times stand for it; None has its own.
     layer_split : what it calls the layers of each pipeline stage; None deals them out evenly only.
+    pools_whole : whether its pool rule also takes ``whole``, the model and settings that a pipeline
+        stage is a part of.
     joins_vendors : whether one server runs on GPUs of several vendors.
     on_gpus : (model, settings) -> the model with the layers that lie on GPUs; None: all do.
     split_layers : (layers, memory of each stage's GPU) -> layers of each stage where none are
@@ -133,6 +135,7 @@ class Engine:
     steps_of: str | None = None
     layer_split: str | None = None
     split_layers: SplitRule | None = None
+    pools_whole: bool = False
     joins_vendors: bool = False
     on_gpus: Callable[[ModelSpec, EngineSettings], ModelSpec] | None = None
     log: LogFormat | None = None
@@ -406,7 +409,9 @@ def stage_pools(
     check_layout(model, engine, parallel)
     record = engine_record(engine.name)
     settings = record.told(settings, engine)
-    stages = stage_models(model.cached_in(storage_format(settings.kv_dtype)), parallel)
+    whole = model.cached_in(storage_format(settings.kv_dtype))
+    stages = stage_models(whole, parallel)
+    more = {"whole": (whole, settings)} if record.pools_whole and len(stages) > 1 else {}
     pools: list[Pool | None] = []
     for index, (stage, budget) in enumerate(zip(stages, stage_budgets_bytes, strict=True)):
         is_last = index == len(stages) - 1
@@ -416,7 +421,7 @@ def stage_pools(
             continue
         pool = record.pool(
             stage, max(0, budget), told, engine=engine,
-            tp_size=parallel.tp_size, dcp_size=parallel.dcp_size,
+            tp_size=parallel.tp_size, dcp_size=parallel.dcp_size, **more,
         )  # fmt: skip
         pools.append(replace(pool, stage=index))
     return tuple(pools)

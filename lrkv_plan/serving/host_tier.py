@@ -18,12 +18,14 @@ class HostTier:
     """What ``--kv-offload`` keeps.
 
     ``sequences`` are full-length contexts of all replicas, ``bytes_per_sequence`` those that one
-    takes over all GPUs of a replica. ``restore_s`` is the least time to copy one back, None where a
-    profile states no link to the host. [s]
+    takes over all GPUs of a replica. ``tokens`` are those kept of any contexts, None where bytes do
+    not grow with them evenly (windows, states). ``restore_s`` is the least time to copy a context
+    back, None where a profile states no link to the host. [s]
     """
 
     sequences: int
     bytes_per_sequence: int
+    tokens: int | None
     restore_s: float | None
 
 
@@ -47,6 +49,8 @@ def host_tier(pools: Sequence[Pool | None], deployment: Deployment) -> HostTier 
     context, tp_size = deployment.settings.context_tokens, deployment.parallel.tp_size
     each = [0 if pool is None else int(pool.payload_of(context)) for pool in pools]
     per_sequence = tp_size * sum(each)
+    twice = [0 if pool is None else int(pool.payload_of(2 * context)) for pool in pools]
+    is_even = bool(per_sequence) and twice == [2 * held for held in each]
     hardware = deployment.stage_hardware or (deployment.hardware,) * len(pools)
     links = [None if gpu is None else gpu.host_link for gpu in hardware]
     rates = [link.bandwidth_bytes_per_s for link in links if link is not None]
@@ -54,6 +58,7 @@ def host_tier(pools: Sequence[Pool | None], deployment: Deployment) -> HostTier 
     return HostTier(
         sequences=deployment.n_replicas * (n_bytes // per_sequence) if per_sequence else 0,
         bytes_per_sequence=per_sequence,
+        tokens=n_bytes * context // per_sequence * deployment.n_replicas if is_even else None,
         restore_s=(
             max(held / rate for held, rate in zip(each, rates, strict=True)) if is_known else None
         ),

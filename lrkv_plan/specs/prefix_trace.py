@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from lrkv_plan.errors import SpecError, shown
 from lrkv_plan.specs.parquet_columns import is_parquet
 from lrkv_plan.specs.request_files import request_files
-from lrkv_plan.specs.text_blocks import first_line
+from lrkv_plan.specs.text_blocks import Line, blocks_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,10 +81,10 @@ def read_prefixes(path: Path) -> PrefixTrace | None:
     outputs: list[int] = []
     several: list[list[int]] = []
     n_ids, is_whole = 0, True
-    for number, text in _lines(path):
-        if not several and "hash_ids" not in text:
+    for line in _lines(path):
+        if not several and not (line.text.lstrip().startswith("{") and "hash_ids" in line.text):
             return None
-        request = _request(path, number, text)
+        request = _request(line)
         if not request["input_length"] and not request["output_length"]:
             continue
         if n_ids + len(request["hash_ids"]) > MAX_IDS:
@@ -110,40 +110,35 @@ def read_prefixes(path: Path) -> PrefixTrace | None:
     )
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, of all files of the trace; none of those in columns."""
+def _lines(path: Path) -> Iterator[Line]:
+    """Lines of all files that the path names, packed or not; none of Parquet, which has no ids."""
     for file in request_files(path):
         if is_parquet(file):
-            return  # columns, which name no prefixes
-        first, blocks = first_line(file)
-        if not first.text.lstrip().startswith("{"):
             return
-        for block in blocks:
-            yield from ((line.number, line.text) for line in block.lines())
+        for block in blocks_of(file):
+            yield from block.lines()
 
 
-def _request(path: Path, number: int, text: str) -> dict[str, Any]:
-    def error(why: str) -> SpecError:
-        return SpecError(f"{path}: line {number}: {why}")
-
+def _request(line: Line) -> dict[str, Any]:
     try:
-        request = json.loads(text)
+        request = json.loads(line.text)
     except (ValueError, RecursionError):
-        raise error(f"{shown(text)}: is no JSON object") from None
+        request = None
     if not isinstance(request, dict):
-        raise error(f"{shown(text)}: is no JSON object")
+        raise line.error(shown(line.text), "must be a JSON object")
     for key in ("input_length", "output_length"):
         value = request.get(key)
         if not _is_whole(value, MAX_TOKENS):
-            raise error(f"{key} {shown(value)}: must be a whole number from 0 to {MAX_TOKENS:,}")
+            raise line.error(f"{key} {shown(value)}", f"must be a whole number to {MAX_TOKENS:,}")
     time = request.get("timestamp")
     if isinstance(time, bool) or not isinstance(time, int | float):
-        raise error(f"timestamp {shown(time)}: must be a number")
+        raise line.error(f"timestamp {shown(time)}", "must be a number")
     ids = request.get("hash_ids")
     if not isinstance(ids, list) or not all(_is_whole(one, 2**63 - 1) for one in ids):
-        raise error(
-            f"hash_ids {shown(ids)}: must be a list of whole numbers, one for each block of the "
-            "prompt, on every line or on none"
+        raise line.error(
+            f"hash_ids {shown(ids)}",
+            "must be a list of whole numbers, one for each block of the prompt, on every line or "
+            "on none",
         )
     return request
 

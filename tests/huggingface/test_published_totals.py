@@ -140,6 +140,16 @@ MISTRAL_3: dict[str, Any] = {
     },
     "vision_config": {"hidden_size": 1024, "num_hidden_layers": 24, "patch_size": 14},
 }  # fmt: skip
+PIXTRAL: dict[str, Any] = {
+    "model_type": "llava",
+    "text_config": {
+        "model_type": "mistral", "hidden_size": 5120, "num_hidden_layers": 40,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+        "intermediate_size": 14336, "vocab_size": 131072,
+    },
+    "vision_config": {"model_type": "pixtral", "hidden_size": 1024, "patch_size": 16},
+    "vision_feature_layer": -1,
+}  # fmt: skip
 QWEN3_VL_8B: dict[str, Any] = {
     "model_type": "qwen3_vl",
     "text_config": {
@@ -240,6 +250,7 @@ def nemotron(width: int, pattern: str, heads: int, inner: int, **more: Any) -> d
         (WHISPER, 1_543_490_560),  # openai/whisper-large-v3
         (GEMMA_3, 12_187_325_040),  # google/gemma-3-12b-pt
         (MISTRAL_3, 24_011_361_280),  # mistralai/Mistral-Small-3.1-24B
+        (PIXTRAL, 12_682_739_712),  # mistral-community/pixtral-12b
         (LLAMA_4_SCOUT, 108_641_793_536),  # meta-llama/Llama-4-Scout-17B-16E-Instruct
         (MLLAMA, 10_670_220_835),  # meta-llama/Llama-3.2-11B-Vision
         (INTERNVL_3, 7_944_373_760),  # OpenGVLab/InternVL3-8B

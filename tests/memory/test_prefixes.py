@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -133,6 +134,17 @@ def test_a_trace_is_read_in_order_of_arrival(tmp_path: Path) -> None:
     assert (found.prompt_tokens.tolist(), found.output_tokens.tolist()) == ([600, 1000], [4, 3])
     assert (found.ids.tolist(), found.starts.tolist()) == ([1, 9, 1, 2], [0, 2, 4])
     assert (found.block_tokens, found.is_whole) == (512, True)
+
+
+def test_packed_files_and_folders_are_read_too(tmp_path: Path) -> None:
+    path = written(tmp_path, request(5, 1000, 3, [1, 2]))
+    first = gzip.compress(path.read_bytes())
+    path.unlink()
+    (tmp_path / "b.jsonl.gz").write_bytes(first)
+    (tmp_path / "a.jsonl").write_text(json.dumps(request(7, 600, 4, [1, 9])))
+    found = read_prefixes(tmp_path)
+    assert found is not None
+    assert found.ids.tolist() == [1, 2, 1, 9]  # by arrival, over all files
 
 
 def test_other_traces_name_no_prefixes(tmp_path: Path) -> None:

@@ -100,6 +100,14 @@ def test_every_gpu_of_a_replica_copies_its_own_part() -> None:
     assert latent["offload_bytes_per_sequence"] == 8 * 61 * 576 * 2 * 8192  # a copy on each
 
 
+def test_tokens_that_the_host_keeps() -> None:
+    # LMCache/LMCache#2901: 50 GiB hold 409,600 tokens at TP 1, and twice that in all at TP 2.
+    row = asked(engine="vllm", gpu="h100-sxm", kv_dtype="bf16", kv_offload="50 GiB")
+    assert row["offload_tokens"] == 409_600
+    row = asked("gemma-3-12b", engine="vllm", gpu="h100-sxm", kv_dtype="bf16", kv_offload="50 GiB")
+    assert row["offload_tokens"] is None  # windows do not grow
+
+
 def test_an_unknown_link_is_said_not_guessed() -> None:
     found = lrkv_plan.capacity(LLAMA, gpu="b200", kv_offload="64 GiB")
     (row,) = found.rows

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 import lrkv_plan
 from lrkv_plan.errors import PlacementError, SpecError, UsageError
 from lrkv_plan.memory.cache import bytes_per_token
-from lrkv_plan.serving.engine import built_in_engines, engine_named, pool_of, stage_models
+from lrkv_plan.serving.engine import (
+    built_in_engines,
+    engine_named,
+    pool_of,
+    stage_models,
+    stage_pools,
+)
 from lrkv_plan.serving.pool import Pool
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism, parse_engine
 from lrkv_plan.specs.design import swap_attention
@@ -50,6 +56,31 @@ def test_uniform_blocks_by_hand() -> None:
     assert got.bytes_per_token_per_gpu == 4 * ROW
     # The request's 7 blocks hold 112 tokens of which 100 are used.
     assert got.waste_share == Fraction(12, 112)
+
+
+def test_groups_are_the_whole_models_on_every_stage() -> None:
+    # Windows and full layers 3:1, 12 layers: groups of 3, one full and three of windows. On a
+    # stage of 7 are 6 windows, 2 of each group, and 1 full layer: blocks of 2 pages, not of 1.
+    windows = {"attention": FULL, "window_tokens": 16, "window_kind": "sliding"}
+    model = ModelSpec.model_validate(
+        {"name": "toy", "source": SOURCE, "model_dim": 256,
+         "layers": [{**windows, "count": 9}, {"attention": FULL, "count": 3}],
+         "layer_order": [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]}
+    )  # fmt: skip
+    parallel = Parallelism(pp_size=2, pp_layers=(7, 5))
+    settings = EngineSettings(context_tokens=1600, max_batched_tokens=16)
+    budgets = (100 * 16 * ROW,) * 2
+
+    def pools(engine: str) -> list[tuple[int, int, int]]:
+        found = stage_pools(
+            model, budgets, settings, engine=engine_named(engine), parallel=parallel
+        )
+        return [(one.block_bytes, one.n_groups, one.n_blocks) for one in found if one is not None]
+
+    page = 16 * ROW
+    assert pools("vllm@0.19") == [(2 * page, 4, 50), (2 * page, 4, 50)]
+    # Before, of the stage alone: 6 windows in groups of 1; 3 in two groups of 2, the full ones in one.
+    assert pools("vllm@0.10") == [(page, 7, 100), (2 * page, 3, 50)]
 
 
 def test_v0_prints_tokens_over_length_and_ignores_windows() -> None:

@@ -72,6 +72,10 @@ BATCHES_IN_FLIGHT = 2
 _NEARLY_EQUAL = ByVersion(Fraction(5, 4), {(0, 20): Fraction(3, 2)})
 
 
+# Groups are made of the whole model, and each pipeline stage has its layers of them, from there on.
+_GROUPS_OF_WHOLE = (0, 11)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Group:
     """Layers of one kind that share block numbers; ``n_groups`` such groups, ``g`` layers each."""
@@ -89,6 +93,7 @@ def pool(
     engine: EngineName,
     tp_size: int = 1,
     dcp_size: int = 1,
+    whole: tuple[ModelSpec, EngineSettings] | None = None,
 ) -> Pool:
     """The block pool of one GPU.
 
@@ -96,6 +101,8 @@ def pool(
     ----------
     budget_bytes : memory for the cache on this GPU. [bytes]
     dcp_size : decode-context parallel GPUs; each stores 1/n of a sequence's tokens.
+    whole : the model and settings of which these layers are a pipeline stage; from 0.11 its groups
+        are those of every stage.
 
     Raises
     ------
@@ -120,6 +127,11 @@ def pool(
     page_tokens = settings.page_tokens or DEFAULT_PAGE_TOKENS
     check_context_parallel(model, kinds, tp_size, dcp_size)
     groups, layers_per_block, page_bytes = _grouped(kinds, page_tokens, _NEARLY_EQUAL.of(engine))
+    if whole is not None and engine.at_least(*_GROUPS_OF_WHOLE):
+        all_kinds = layer_kinds(*whole, tp_size)
+        if _is_mixed(all_kinds):
+            groups, _, page_bytes = _grouped(all_kinds, page_tokens, _NEARLY_EQUAL.of(engine))
+            layers_per_block = _layers_on_stage(groups, kinds)
     block_bytes = layers_per_block * page_bytes
     n_blocks = math.floor(budget_bytes / block_bytes)
 
@@ -161,6 +173,26 @@ def pool(
         prefix_tokens=aligned,
         shared_blocks=shared,
     )
+
+
+def _is_mixed(kinds: Sequence[LayerKind]) -> bool:
+    """Whether there are groups at all: layers that keep rows for different times, or states."""
+    return len({(kind.keeps, kind.window_tokens) for kind in kinds}) > 1
+
+
+def _layers_on_stage(groups: Sequence[Group], kinds: Sequence[LayerKind]) -> int:
+    """Layers of a stage in the group that has most of them there.
+
+    The n groups of a kind take its layers in turn, ``layers[i::n]``, so that c of them on a stage
+    are at most ceil(c / n) of one group (``_get_kv_cache_groups_uniform_page_size`` in
+    vllm/v1/core/kv_cache_utils.py, pull request 23974).
+    """
+
+    def alike(kind: LayerKind) -> LayerKind:
+        return replace(kind, count=0, payload_row_bytes=Fraction(0))
+
+    counts = {alike(kind): kind.count for kind in kinds}
+    return max(int(ceil_div(counts.get(alike(g.kind), 0), g.n_groups)) for g in groups)
 
 
 def _caches_prefixes(kinds: Sequence[LayerKind], settings: EngineSettings) -> bool:
@@ -240,7 +272,7 @@ def _grouped(
 ) -> tuple[list[Group], int, Fraction]:
     """Groups, layers per block and bytes per page (all layers of a block, if they differ)."""
     attention = [kind for kind in kinds if kind.keeps != "state"]
-    if len({(kind.keeps, kind.window_tokens) for kind in kinds}) == 1 and attention:
+    if not _is_mixed(kinds) and attention:
         # One type of layer: one group, whatever the widths; a "page" is the whole block.
         whole = LayerKind(
             keeps=kinds[0].keeps, count=1, window_tokens=kinds[0].window_tokens,
@@ -758,6 +790,7 @@ ENGINE = Engine(
         }
     ),
     layer_split="VLLM_PP_LAYER_PARTITION",
+    pools_whole=True,
     log=LOG,
     launch=launch,
 )
