@@ -231,10 +231,7 @@ def step_time(
         ],
         nothing,
     )
-    matrices = sum(
-        (t.layers * (t.t0_s + (t.c0 + tokens * (t.c1 + tokens * t.c2)) ** 0.5)
-         for t in model.matrices), start=0.0 * tokens
-    )  # fmt: skip
+    matrices = _matrices(model, tokens)
     products = model.product_fixed_s + tokens * model.product_token_s
     small = model.small_fixed_s + tokens * model.small_token_s
     experts = _experts(model, expert_tokens)
@@ -357,6 +354,15 @@ def expert_load(work: ExpertWork, tokens: Any) -> dict[str, Any]:
         "inter_size": work.width,
         "weight_bytes_per_expert": work.bytes_per_expert,
     }
+
+
+def _matrices(model: StepModel, tokens: Any) -> Any:
+    """One after the other, as arrays are: ``sum`` rounds floats otherwise from Python 3.12 on."""
+    total: Any = 0.0 * tokens
+    for term in model.matrices:
+        root = (term.c0 + tokens * (term.c1 + tokens * term.c2)) ** 0.5
+        total = total + term.layers * (term.t0_s + root)
+    return total
 
 
 def _experts(model: StepModel, tokens: Any) -> Any:
