@@ -209,6 +209,8 @@ def capacity(
     max_lora_rank: Number | None = None,
     kv_offload: int | str | None = None,
     n_gpu_layers: Number | None = None,
+    disable_hybrid_kv_cache_manager: bool | None = None,
+    disable_hybrid_swa_memory: bool | None = None,
     align: Number | None = None,
     lengths: str | Path | None = None,
     column: str | None = None,
@@ -441,6 +443,8 @@ _OWN_SETTINGS: dict[str, Callable[[str, Any], Any]] = {
     "max_lora_rank": words.count,
     "kv_offload": words.size,
     "n_gpu_layers": words.count,
+    "disable_hybrid_kv_cache_manager": lambda _, value: bool(value),
+    "disable_hybrid_swa_memory": lambda _, value: bool(value),
 }
 
 

@@ -69,6 +69,8 @@ MEANINGS = {
     "deployment": "GPUs, engine and formats in words; null: no capacity was asked for",
     "designs": "designs that were compared",
     "difference": "printed less predicted",
+    "disable_hybrid_kv_cache_manager": "whether vLLM's windowed layers keep every token",
+    "disable_hybrid_swa_memory": "whether SGLang's windowed layers keep every token",
     "dp_size": "data-parallel copies",
     "draft_layers": "attention layers of a speculative draft that share the pool",
     "earliest": "the same change with the gaining design at the fast end of its band; null: never",

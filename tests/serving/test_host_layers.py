@@ -36,6 +36,13 @@ def test_token_embeddings_are_the_hosts() -> None:
     assert weights(weights="9 GiB") == 9 * 2**30  # as known
 
 
+def test_weights_are_as_llama_cpp_prints_them() -> None:
+    # Q4_K_M of Llama-3.1-8B, 33 of 33 layers: "CUDA0 model buffer size = 4403.49 MiB", beside
+    # 281.81 MiB on the CPU. Its 65 norms of 4,096 have 4 bytes there, 2 here.
+    found = weights(gpu="rtx-3090", weight_dtype="q4_k_m") + 65 * 4096 * 2
+    assert f"{found / 2**20:.2f}" == "4403.49"
+
+
 def test_where_there_is_no_other_memory_embeddings_count() -> None:
     assert weights(gpu="apple-m4-max") == 2 * (32 * LAYER + 2 * TABLE + NORM)
 
