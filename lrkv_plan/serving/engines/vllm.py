@@ -649,6 +649,8 @@ LOG_KEYS = {
     "block_size": "page_tokens", "max_num_batched_tokens": "max_batched_tokens",
     "max_num_seqs": "max_sequences", "quantization": "quantisation", "dtype": "dtype",
     "enable_prefix_caching": "prefix_cache", "num_spec_tokens": "draft_tokens",
+    "enable_lora": "enable_lora", "max_loras": "max_loras", "max_lora_rank": "max_lora_rank",
+    "disable_hybrid_kv_cache_manager": "disable_hybrid_kv_cache_manager",
 }  # fmt: skip
 # Lines of vLLM 0.2 to 0.29: vllm/entrypoints/openai/api_server.py, vllm/v1/engine/core.py,
 # vllm/v1/worker/gpu_worker.py and gpu_model_runner.py, vllm/v1/core/kv_cache_utils.py,
@@ -698,7 +700,7 @@ LOG = LogFormat(
     ),
     terms={
         "memory": ("memory",),
-        "weights": ("weights", "rotary tables", "expert padding"),
+        "weights": ("weights", "rotary tables", "expert padding", "LoRA slots"),
         "activation": ("activation peak",),
         "non_torch": ("non-torch",),
         "graphs": ("CUDA graphs",),
