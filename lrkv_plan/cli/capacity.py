@@ -289,6 +289,15 @@ def capacity(
             rich_help_panel=ENGINE,
         ),
     ] = None,
+    cpu_offload_gb: Annotated[
+        str | None,
+        typer.Option(
+            "--cpu-offload-gb",
+            metavar="X",
+            help="vLLM's GiB of weights per GPU that stay on the host.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
     disable_hybrid_kv_cache_manager: Annotated[
         bool,
         typer.Option(

@@ -63,6 +63,7 @@ MEANINGS = {
     "copies_per_gpu": "copies of the tensor on one GPU in each layer",
     "copies_per_layer": "copies of the tensor in each layer",
     "cosine_gram": "cosines between all pairs of maps, by row",
+    "cpu_offload_gb": "GiB of weights of one GPU that vLLM leaves on the host; null: none",
     "cross_entropy_nats_per_token": "published final loss. [nats/token]",
     "crossings": "changes of rank: 0 is the own design, 1 the row's",
     "dcp_size": "GPUs that share the tokens of one cache",

@@ -88,6 +88,22 @@ def test_what_cannot_be_answered_is_refused(told: dict[str, Any], message: str) 
         asked(**told)
 
 
+def test_weights_that_vllm_leaves_on_the_host() -> None:
+    told = {"engine": "vllm", "kv_dtype": "bf16"}
+    plain, less, least = (
+        asked(**told, **more)["kv_budget_bytes_per_gpu"]
+        for more in ({}, {"cpu_offload_gb": 4.5}, {"cpu_offload_gb": 100})
+    )
+    assert less - plain == 4.5 * 2**30
+    assert least - plain == 2 * (32 * LAYER + NORM)  # embedding and head stay
+    launched = asked(**told, cpu_offload_gb=4.5, launch=True)["launch"]
+    assert "--cpu-offload-gb 4.5" in launched
+    with pytest.raises(UsageError, match="layers on the host are not predicted"):
+        asked(**told, cpu_offload_gb=1, tpot_ms=30)
+    with pytest.raises(PlanError, match="the rules of sglang do not use it"):
+        asked(engine="sglang", cpu_offload_gb=1)
+
+
 def test_contexts_that_the_host_keeps_by_hand() -> None:
     row = asked(engine="vllm", kv_dtype="bf16", kv_offload="64 GiB", weight_dtype="fp8")
     each = 32 * ROW * 8192  # 1 GiB

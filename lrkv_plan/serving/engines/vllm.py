@@ -426,12 +426,32 @@ def budget_of_step(
                 (
                     term,
                     *slots[index],
+                    *_weights_on_host(inputs, index, -term.n_bytes),
                     _with_encoder(activation(inputs, step, index == last), inputs, step),
                 )
                 for index, term in enumerate(weights)
             ],
         ),
         remarks=(*remarks, *weight_remarks, *_budget_remarks(inputs, step)),
+    )
+
+
+def _weights_on_host(inputs: BudgetInputs, index: int, weight_bytes: int) -> tuple[BudgetTerm, ...]:
+    """What ``--cpu-offload-gb`` leaves to the host, of the layers' weights on one GPU.
+
+    Whole matrices until that many GiB are reached (``maybe_offload_to_cpu`` in
+    vllm/model_executor/models/utils.py): embedding and head stay.
+    """
+    asked = inputs.settings.cpu_offload_gb
+    if asked is None:
+        return ()
+    counted = inputs.weights()
+    if counted is not None:
+        stage = counted.stages[index]
+        weight_bytes = stage.total - stage.embeddings - stage.head - stage.extra
+    taken_off = min(int(asked * GIB), weight_bytes)
+    return (
+        BudgetTerm(name="weights on the host", n_bytes=taken_off, provenance="--cpu-offload-gb"),
     )
 
 
@@ -757,6 +777,7 @@ def launch(asked: Launch) -> list[str]:
         "--block-size": settings.page_tokens,
         "--enable-prefix-caching": settings.prefix_cache,
         "--disable-hybrid-kv-cache-manager": settings.disable_hybrid_kv_cache_manager,
+        "--cpu-offload-gb": settings.cpu_offload_gb and f"{float(settings.cpu_offload_gb):g}",
         "--enable-lora": settings.max_loras > 0,
         "--max-loras": settings.max_loras or None,
         "--max-lora-rank": settings.max_lora_rank,
@@ -789,6 +810,7 @@ ENGINE = Engine(
             "max_loras",
             "max_lora_rank",
             "kv_offload",
+            "cpu_offload_gb",
             "disable_hybrid_kv_cache_manager",
         }
     ),
