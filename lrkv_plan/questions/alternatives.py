@@ -182,6 +182,11 @@ def _stack(found: Sequence[_Alternative], varied: Sequence[str]) -> Table:
         unmet=unmet[0] if unmet else None,
         screen=lambda: _screen(found, varied),
         explain=explain,
+        also={
+            key: [{**one.told, **row} for one in found if one.table is not None
+                  for row in one.table.also.get(key, ())]
+            for key in dict.fromkeys(key for table in tables for key in table.also)
+        },
     )  # fmt: skip
 
 

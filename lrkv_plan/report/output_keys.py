@@ -66,7 +66,7 @@ class Answer:
 
     inputs: tuple[Any, ...] = ({},)
     rows: tuple[Any, ...]
-    also: Mapping[str, Shape] = field(default_factory=dict)
+    also: Mapping[str, Shape | tuple[Shape, ...]] = field(default_factory=dict)
     says: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -163,6 +163,7 @@ def _stacked(answer: Answer, told: Shape = _TOLD) -> Answer:
         answer,
         inputs=(inputs, {"alternatives": Many(inputs)}),
         rows=(*answer.rows, *({**told, **row} for row in answer.rows), refused),
+        also={key: (row, {**told, **row}) for key, row in answer.also.items()},
     )
 
 
