@@ -150,9 +150,10 @@ MODEL_TYPES: dict[str, ModelType] = {
     "qwen3_next": replace(_QWEN3_NEXT, experts=_QWEN_EXPERTS),
     "qwen3_5": _QWEN3_NEXT,
     "qwen3_5_moe": replace(_QWEN3_NEXT, experts=_QWEN_EXPERTS),
-    "mimo": replace(_STATED, qkv_bias=True, output_bias=False, window="upper"),
+    "mimo": replace(_STATED, qkv_bias=True, output_bias=False, window="upper", mtp_copies=0),
     "mimo_v2_flash": replace(
-        _STATED, sliding_kv_factor=2, sinks=("add_full_attention_sink_bias", False),
+        _STATED, mtp_copies=0, mtp_is_dense=True, mtp_has_window=True, sliding_kv_factor=2,
+        sinks=("add_full_attention_sink_bias", False),
         sliding_sinks=("add_swa_attention_sink_bias", True),
         experts=Experts(router_bias=True, placed_by=("moe_layer_freq", "mlp_layer_types")),
     ),
@@ -289,7 +290,7 @@ MODEL_TYPES: dict[str, ModelType] = {
     "exaone": _LLAMA,
     "ernie4_5": _ERNIE,
     "ernie4_5_moe": replace(
-        _ERNIE, head_bias=("use_bias", False),
+        _ERNIE, head_bias=("use_bias", False), mtp_copies=0, mtp_is_dense=True, mtp_norms=2,
         experts=Experts(
             shared="moe_num_shared_experts", shared_is_count=True, router_bias=True,
             placed_by=("moe_layer_start_index",),
@@ -378,7 +379,9 @@ MODEL_TYPES: dict[str, ModelType] = {
     ),
     "cwm": _STATED,
     "diffllama": replace(_LLAMA, additions=("differential",)),
-    "exaone_moe": replace(_STATED, qk_norm=True, window="every_4th_full", experts=_SHARED_COUNT),
+    "exaone_moe": replace(
+        _STATED, qk_norm=True, window="every_4th_full", experts=_SHARED_COUNT, mtp_copies=0
+    ),
     "flex_olmo": replace(_OLMO2, experts=Experts(width="intermediate_size")),
     "granite_swa": replace(_LLAMA, sinks=True),
     "granitemoe_swa": replace(_LLAMA, sinks=True, experts=_GRANITE_EXPERTS),

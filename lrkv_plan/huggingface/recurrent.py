@@ -55,7 +55,7 @@ def _kind(fields: Fields, mixer: str, name: str, hidden: int) -> Row:
     if name in _MAMBA1:
         return _only_mamba1(fields, hidden)
     if name == "plamo2":
-        return {"state": _plamo2_state(fields)}  # the weights of its mixers were not read
+        return _plamo2(fields, hidden)
     return _mamba1(fields, hidden) if fields.has("mamba_dt_rank") else _mamba2(fields, name, hidden)
 
 
@@ -265,16 +265,33 @@ def _mamba2(fields: Fields, name: str, hidden: int) -> Row:
     }
 
 
-def _plamo2_state(fields: Fields) -> tuple[Row, ...]:
-    """PLaMo-2: head width x d_state per head, and columns of x alone."""
+def _plamo2(fields: Fields, hidden: int) -> Row:
+    """PLaMo-2: head width x d_state per head, and columns of x alone (vLLM, plamo2.py).
+
+    Weights, with I = H h and a time step of R = max(64, d // 16): 2 d I + I k + I (R + 2 N) + R H +
+    3 H + R + 2 N + I d.
+    """
     heads = fields.needed("mamba_num_heads", most=MAX_HEADS)
     head_dim = fields.needed("hidden_size_per_head", most=MAX_WIDTH)
     d_state = fields.needed("mamba_d_state", most=MAX_WIDTH)
     kernel = fields.needed("mamba_d_conv", most=MAX_WIDTH, least=2)
-    return (
-        _tensor("ssm", heads, head_dim * d_state, _state_bytes(fields)),
-        *_columns(fields, kernel, ("conv", heads, head_dim)),
-    )
+    inner, step = heads * head_dim, max(64, hidden // 16)
+    return {
+        "state": (
+            _tensor("ssm", heads, head_dim * d_state, _state_bytes(fields)),
+            *_columns(fields, kernel, ("conv", heads, head_dim)),
+        ),
+        "update": "mamba2",
+        "weights": (
+            _matrix("gate_x", hidden, 2 * inner, heads),
+            _kernel("conv", inner, kernel, heads),
+            _matrix("b_c_step", inner, step + 2 * d_state, heads, reads="channels"),
+            _matrix("step_up", step, heads, heads, reads="time step"),
+            _vector("decay_skip_step", 3 * heads, heads),
+            _vector("step_b_c_norm", step + 2 * d_state, None),
+            _output(inner, hidden, heads),
+        ),
+    }
 
 
 def _biases(fields: Fields) -> tuple[bool, bool]:
