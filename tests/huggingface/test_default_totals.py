@@ -173,3 +173,18 @@ def test_largest_images_by_hand() -> None:
         media = import_config(outer, Path("m.json")).media
         assert media is not None
         assert (media.image_tokens, media.video_pair_tokens) == (tokens, None)
+
+
+def test_longcat_attends_twice_a_layer() -> None:
+    """What transformers allots less the matrices that its 256 idle experts would have."""
+    config = {
+        "model_type": "longcat_flash", "hidden_size": 6144, "num_layers": 28, "vocab_size": 131072,
+        "num_attention_heads": 64, "q_lora_rank": 1536, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "ffn_hidden_size": 12288, "expert_ffn_hidden_size": 2048, "n_routed_experts": 512,
+        "moe_topk": 12, "zero_expert_num": 256, "tie_word_embeddings": False,
+    }  # fmt: skip
+    model = import_config(config, Path("m.json"))
+    assert bytes_per_token(model) == 56 * (512 + 64) * 2
+    idle = 28 * 256 * 2 * 2048 * 6144
+    assert parameter_count(model).model_params == 741_053_606_912 - idle
