@@ -26,9 +26,9 @@ def test_shown_output_is_what_the_command_prints(command: str, shown: str) -> No
     assert CliRunner().invoke(app, shlex.split(command)).output == shown
 
 
-def test_the_readme_answers_five_questions() -> None:
+def test_the_readme_answers_six_questions() -> None:
     shown = [command.split()[0] for command, _ in SHOWN.findall(TEXTS[ROOT / "README.md"])]
-    assert shown == ["plan", "rank", "capacity", "crossover", "audit"]
+    assert shown == ["plan", "rank", "capacity", "best", "crossover", "audit"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -65,7 +65,7 @@ def test_links_lead_to_files_of_this_repository(page: Path) -> None:
 
 def test_every_page_of_docs_is_in_the_navigation() -> None:
     listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    made = {"api.md"}
+    made = {"api.md", "config-to-frontier.md"}
     assert set(listed) - made == {page.name for page in (ROOT / "docs").glob("*.md")}
 
 

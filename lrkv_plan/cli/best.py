@@ -183,5 +183,5 @@ def best(
 ) -> None:
     """The cheapest way to serve so many users: GPUs, layout, replicas, formats.
 
-    Example: lrkv-plan best llama-3.1-70b --users 64 --context-tokens 32k --tpot-ms 30
+    Example: lrkv-plan best llama-3.1-70b --users 64 --tpot-ms 30 --gpu h200,b200
     """

@@ -289,6 +289,31 @@ def capacity(
             rich_help_panel=ENGINE,
         ),
     ] = None,
+    cpu_offload_gb: Annotated[
+        str | None,
+        typer.Option(
+            "--cpu-offload-gb",
+            metavar="X",
+            help="vLLM's GiB of weights per GPU that stay on the host.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    disable_hybrid_kv_cache_manager: Annotated[
+        bool,
+        typer.Option(
+            "--disable-hybrid-kv-cache-manager",
+            help="vLLM: windowed layers keep every token.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = False,
+    disable_hybrid_swa_memory: Annotated[
+        bool,
+        typer.Option(
+            "--disable-hybrid-swa-memory",
+            help="SGLang: windowed layers keep every token.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = False,
     align: Annotated[
         str,
         typer.Option(

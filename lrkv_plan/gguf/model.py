@@ -34,7 +34,8 @@ _PLAIN = frozenset({
     "rwkv6qwen2", "rwkv7", "arwkv7", "granite", "granitemoe", "granitehybrid", "plm",
     "bailingmoe", "bailingmoe2", "dots1", "arcee", "ernie4_5", "ernie4_5-moe", "hunyuan-moe",
     "hunyuan-dense", "smollm3", "lfm2", "lfm2moe", "seed_oss", "grovemoe", "apertus",
-    "minimax-m2", "mistral3", "kimi-linear", "maincoder", "pangu-embedded",
+    "minimax-m2", "mistral3", "kimi-linear", "maincoder", "pangu-embedded", "mistral4",
+    "deepseek32", "glm-dsa",
 })  # fmt: skip
 # Architecture -> the period of its windows: layers are full at its end, or at its start.
 _PERIODS = {
@@ -222,11 +223,23 @@ class _Importer:
                 layer |= {"window_tokens": window, "window_kind": kind}
             if reuses:
                 layer["reuses_cache"] = True
+            layer |= self._index(block)
         elif any(name.startswith("attn_q.") for name in block):
             raise self._error(f"block {index} has queries, but no keys that are known")
         if is_recurrent:
             layer["state"] = self._state(index)
         return layer
+
+    def _index(self, block: dict[str, GgufTensor]) -> dict[str, Any]:
+        """Keys of a sparse index, one head, which llama.cpp keeps as the cache's keys are by
+        default, in 16 bit (llama-kv-cache-dsa); only layers with an index of their own have one.
+        """
+        if "indexer.attn_k.weight" not in block:
+            return {}
+        width = self._whole("attention.indexer.key_length", most=MAX_WIDTH)
+        chosen = self._whole("attention.indexer.top_k", most=10**12, default=None)
+        key = {"name": "index_key", "bytes_per_copy": 2 * width, "sharding": "replicated"}
+        return {"index": (key,), **({} if chosen is None else {"selected_tokens": chosen})}
 
     def _attention(
         self, index: int, block: dict[str, GgufTensor], slides: bool, reuses: bool

@@ -62,6 +62,7 @@ def _of_experts(fields: Fields, rule: Experts | None, block: Row | None, hidden:
     """Norms around a mixture, scales of its router and experts; the projections of a latent.
 
     Experts of a latent l (Nemotron-3-Super, Kimi K3) have d l + l d, and a norm l where it says so.
+    Experts that do nothing (LongCat) have a column of the router and its bias, d + 1.
     """
     if rule is None or block is None or block["kind"] != "experts":
         return ()
@@ -70,6 +71,9 @@ def _of_experts(fields: Fields, rule: Experts | None, block: Row | None, hidden:
         rows.append(_vector("expert_norms", rule.norms * hidden))
     if rule.scales:
         rows.append(_vector("router_scales", hidden + block["n_experts"], "router"))
+    idle = fields.integer("zero_expert_num", most=MAX_WIDTH, least=0) or 0
+    if idle:
+        rows.append(_matrix("zero_experts", hidden + 1, idle, part="router", plain=True))
     latent = block.get("routed_dim")
     if latent:
         plain = {"part": "router", "plain": True}
@@ -181,6 +185,24 @@ def _hyper_connections(fields: Fields, hidden: int) -> Rows:
     )  # fmt: skip
 
 
+def _paired_streams(fields: Fields, hidden: int) -> Rows:
+    """Hy 4: as above with 2 m x m d, 2 m of bias and 2 scales."""
+    streams = fields.needed("hc_mult", most=MAX_HEADS)
+    return (
+        {
+            "name": "stream_mixers", "rows": streams * hidden, "cols": 2 * streams, "copies": 2,
+            "plain": True, "part": "embeddings", "reads": "streams",
+        },
+        _vector("stream_biases", 2 * (2 * streams + 2)),
+    )  # fmt: skip
+
+
+def _sinks(fields: Fields, hidden: int) -> Rows:  # noqa: ARG001
+    """Hy 4: a learned logit of each head beside its latent attention."""
+    heads = fields.needed("num_attention_heads", most=MAX_HEADS)
+    return (_vector("sinks", heads, "attention"),)
+
+
 def _stream_head(fields: Fields, n_layers: int, hidden: int) -> Rows:  # noqa: ARG001
     """DeepSeek-V4: the streams are joined at the end by m x m d, m of bias and a scale."""
     streams = fields.needed("hc_mult", most=MAX_HEADS)
@@ -231,6 +253,7 @@ _LAYERS: dict[str, Callable[[Fields, int], Rows]] = {
     "altup": _altup, "sub_norms": _sub_norms, "activation_scalars": _activation_scalars,
     "differential": _differential, "qk_norm_bias": _qk_norm_bias,
     "hyper_connections": _hyper_connections, "attention_residual": _attention_residual,
+    "paired_streams": _paired_streams, "sinks": _sinks,
 }  # fmt: skip
 _MODELS: dict[str, Callable[[Fields, int, int], Rows]] = {
     "altup": _altup_copies, "stream_head": _stream_head, "attention_residual": _residual_head,
@@ -241,5 +264,6 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "altup": ("altup and laurel weights", "altup_num_inputs", "laurel_rank"),
     "sub_norms": ("norms inside attention and feed-forward", "intermediate_size"),
     "hyper_connections": ("weights of the hyper-connections", "hc_mult"),
+    "paired_streams": ("weights of the hyper-connections", "hc_mult"),
     "stream_head": ("weights that join the streams", "hc_mult"),
 }

@@ -215,7 +215,7 @@ def _latent(fields: Fields, known: ModelType, hidden: int) -> dict[str, Any]:
         "v_head_dim": _value_dim(fields, known, hidden, heads),
         "query_latent_dim": fields.integer("q_lora_rank", most=MAX_WIDTH),
         "output_bias": switch(fields, known.output_bias),
-        "output_gate": fields.flag("mla_use_output_gate"),
+        "output_gate": fields.flag("mla_use_output_gate") or switch(fields, known.output_gate),
     }
 
 

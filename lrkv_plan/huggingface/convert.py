@@ -43,7 +43,14 @@ from lrkv_plan.huggingface.puzzle import puzzle_layers
 from lrkv_plan.huggingface.recurrent import recurrent_of
 from lrkv_plan.huggingface.unread import check_unread
 from lrkv_plan.schema import explain
-from lrkv_plan.specs.model import DraftModule, HeldWeight, LayerGroup, ModelSpec, Norms
+from lrkv_plan.specs.model import (
+    DenseFeedForward,
+    DraftModule,
+    HeldWeight,
+    LayerGroup,
+    ModelSpec,
+    Norms,
+)
 
 _CONTEXT_KEYS = (
     "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_sequence_length",
@@ -343,18 +350,29 @@ def _rows(fields: Fields, known: ModelType, hidden: int) -> list[dict[str, Any]]
 def _draft_module(
     fields: Fields, known: ModelType, groups: list[LayerGroup], order: list[int], hidden: int
 ) -> DraftModule | None:
-    """Layers like the last that attends, each joined by 2 d d with three norms.
+    """Layers like the last that attends, each joined by 2 d d with three norms, or two.
 
-    Some checkpoints store the embedding and the head again.
+    Some checkpoints store the embedding and the head again. Some types' draft layers attend as
+    their windowed ones do, or have the dense feed-forward of their first layers.
     """
     n_layers = _draft_layers(fields)
-    attending = [groups[i] for i in order if groups[i].attention is not None]
+    attending = [
+        groups[i] for i in order
+        if groups[i].attention is not None
+        and (groups[i].window_tokens is not None or not known.mtp_has_window)
+    ]  # fmt: skip
+    dense = [g.feed_forward for g in groups if isinstance(g.feed_forward, DenseFeedForward)]
     if not n_layers or known.mtp_copies is None or not attending:
+        return None
+    if known.mtp_is_dense and not dense:
         return None
     weights = [
         {"name": "join", "rows": 2 * hidden, "cols": hidden, "copies": n_layers},
-        {"name": "join_norms", "rows": 3 * hidden, "copies": n_layers, "part": "norms"},
-    ]
+        {
+            "name": "join_norms", "rows": known.mtp_norms * hidden, "copies": n_layers,
+            "part": "norms",
+        },
+    ]  # fmt: skip
     tokens = fields.integer("vocab_size", most=MAX_VOCABULARY)
     if known.mtp_copies:
         if tokens is None:
@@ -366,7 +384,8 @@ def _draft_module(
                 "part": "embeddings",
             }
         )  # fmt: skip
-    layer = attending[-1].model_copy(update={"count": n_layers})
+    block = {"feed_forward": dense[0]} if known.mtp_is_dense else {}
+    layer = attending[-1].model_copy(update={"count": n_layers, **block})
     return DraftModule(layers=(layer,), weights=tuple(HeldWeight(**one) for one in weights))
 
 

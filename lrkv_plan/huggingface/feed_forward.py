@@ -176,7 +176,7 @@ def _unread_experts(fields: Fields, known: ModelType) -> str | None:
 
 def _is_mixture(fields: Fields, rule: Experts) -> bool:
     """False where the file itself says that there are no experts."""
-    if rule.dense_beside and not fields.flag("enable_moe_block"):
+    if "enable_moe_block" in rule.placed_by and not fields.flag("enable_moe_block"):
         return False
     return not any(fields.value(key) == 0 for key in EXPERT_COUNT_KEYS)
 

@@ -206,6 +206,9 @@ def layers_of(fields: Fields, known: ModelType) -> list[Layer]:
     n_layers = fields.needed(*LAYER_KEYS, most=MAX_LAYERS)
     if known.pattern == "only_mamba":
         return _only_mamba(fields, n_layers)
+    if known.pattern == "two_blocks":
+        fields.assume(f"{2 * n_layers} blocks: each of {n_layers} layers attends twice")
+        return [Layer("full", "experts"), Layer("full", "dense")] * n_layers
     if known.pattern == "only_rwkv":
         return [Layer("rwkv", "none")] * n_layers
     block = "none" if known.shares_weights else "by_rule"
@@ -358,8 +361,12 @@ def heads_of_kind(fields: Fields, layers: list[Layer], mixer: str) -> Fields:
 
 
 def _of_layer(own: Fields, index: int) -> dict[str, object]:
-    part = own.part(str(index))
-    return {} if part is None else part.data
+    """What differs in that layer; its number may be padded with zeros."""
+    for key in own.data:
+        if str(key).isdecimal() and len(str(key)) < 8 and int(key) == index:
+            part = own.part(key)
+            return {} if part is None else part.data
+    return {}
 
 
 def without_drafts(fields: Fields, key: str, n_layers: int) -> Fields:

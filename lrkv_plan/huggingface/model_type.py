@@ -74,6 +74,9 @@ class ModelType:
     default_positions: int | None = None  # the maximum length where the file is silent
     image_rows: int = 0  # of the embedding, beyond those of the head
     mtp_copies: int | None = None  # tables that a draft module stores again; None: not known
+    mtp_is_dense: bool = False  # a draft layer's feed-forward, where others are mixtures
+    mtp_has_window: bool = False  # a draft layer attends as windowed layers do
+    mtp_norms: int = 3  # around what joins a draft layer to the model
     uncounted: tuple[str, ...] = ()
     defaults: Mapping[str, int] = field(default_factory=dict)  # what the code fills in
     published: Mapping[str, bool] = field(default_factory=dict)  # what every checkpoint states

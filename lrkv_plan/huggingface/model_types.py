@@ -150,9 +150,10 @@ MODEL_TYPES: dict[str, ModelType] = {
     "qwen3_next": replace(_QWEN3_NEXT, experts=_QWEN_EXPERTS),
     "qwen3_5": _QWEN3_NEXT,
     "qwen3_5_moe": replace(_QWEN3_NEXT, experts=_QWEN_EXPERTS),
-    "mimo": replace(_STATED, qkv_bias=True, output_bias=False, window="upper"),
+    "mimo": replace(_STATED, qkv_bias=True, output_bias=False, window="upper", mtp_copies=0),
     "mimo_v2_flash": replace(
-        _STATED, sliding_kv_factor=2, sinks=("add_full_attention_sink_bias", False),
+        _STATED, mtp_copies=0, mtp_is_dense=True, mtp_has_window=True, sliding_kv_factor=2,
+        sinks=("add_full_attention_sink_bias", False),
         sliding_sinks=("add_swa_attention_sink_bias", True),
         experts=Experts(router_bias=True, placed_by=("moe_layer_freq", "mlp_layer_types")),
     ),
@@ -162,7 +163,7 @@ MODEL_TYPES: dict[str, ModelType] = {
     "gemma3n": replace(_GEMMA3, window="every_5th_full", additions=("altup",)),
     "gemma4": replace(
         _GEMMA3,
-        must_state=("global_head_dim",),
+        must_state=("global_head_dim|per_layer_config",),
         experts=Experts(
             dense_beside=True, placed_by=("enable_moe_block",), norms=3, scales=True
         ),
@@ -264,6 +265,9 @@ MODEL_TYPES: dict[str, ModelType] = {
             placed_by=("num_dense_layers",),
         ),
     ),
+    "bailing_hybrid": replace(
+        _STATED, pattern="layer_group_size", head_gate=True, experts=_SHARED_COUNT
+    ),
     "bailing_moe_linear": replace(
         _STATED, pattern="layer_group_size", qkv_bias=("use_qkv_bias", False),
         output_bias=("use_bias", False), qk_norm=("use_qk_norm", True),
@@ -289,7 +293,7 @@ MODEL_TYPES: dict[str, ModelType] = {
     "exaone": _LLAMA,
     "ernie4_5": _ERNIE,
     "ernie4_5_moe": replace(
-        _ERNIE, head_bias=("use_bias", False),
+        _ERNIE, head_bias=("use_bias", False), mtp_copies=0, mtp_is_dense=True, mtp_norms=2,
         experts=Experts(
             shared="moe_num_shared_experts", shared_is_count=True, router_bias=True,
             placed_by=("moe_layer_start_index",),
@@ -378,12 +382,18 @@ MODEL_TYPES: dict[str, ModelType] = {
     ),
     "cwm": _STATED,
     "diffllama": replace(_LLAMA, additions=("differential",)),
-    "exaone_moe": replace(_STATED, qk_norm=True, window="every_4th_full", experts=_SHARED_COUNT),
+    "exaone_moe": replace(
+        _STATED, qk_norm=True, window="every_4th_full", experts=_SHARED_COUNT, mtp_copies=0
+    ),
     "flex_olmo": replace(_OLMO2, experts=Experts(width="intermediate_size")),
     "granite_swa": replace(_LLAMA, sinks=True),
     "granitemoe_swa": replace(_LLAMA, sinks=True, experts=_GRANITE_EXPERTS),
     "helium": replace(_STATED, output_bias=False),
     "hy_v3": replace(_STATED, qk_norm=True, experts=_SHARED_COUNT),
+    "hy_v4": replace(
+        _DEEPSEEK3, output_gate=True, mtp_copies=None,
+        additions=("paired_streams", "sinks", "stream_head"),
+    ),
     "hyperclovax": replace(
         _STATED, norms=_SANDWICH, four_norms_when=("use_post_norm", True), tied=None
     ),
@@ -396,6 +406,11 @@ MODEL_TYPES: dict[str, ModelType] = {
         _STATED, qk_norm=True, norms=_SANDWICH,
         experts=Experts(shared="shared_expert_intermediate_size", router_bias=True),
     ),
+    "lfm3": replace(
+        _MISTRAL, window="", pattern="full_attn_idxs", qk_norm=True, tied=None, norms=_SANDWICH,
+        four_norms_when=("use_sandwich_norm", True), head_gate=("use_attention_gate", True),
+    ),
+    "muse_glimmer": replace(_STATED, norms=_SANDWICH, output_gate=True),
     "laguna": replace(
         _STATED, qk_norm=True, head_gate=True,
         experts=Experts(
@@ -405,6 +420,10 @@ MODEL_TYPES: dict[str, ModelType] = {
     ),
     "lara_mini": replace(
         _STATED, qk_norm=True, tied=None, experts=Experts(shared="shared_expert_intermediate_size")
+    ),
+    "longcat_flash": replace(
+        _STATED, pattern="two_blocks", dense_width=("ffn_hidden_size",),
+        experts=Experts(width="expert_ffn_hidden_size", dense_beside=True, router_bias=True),
     ),
     "mellum": replace(_STATED, qk_norm=True, experts=Experts(placed_by=("mlp_layer_types",))),
     "mistral4": _DEEPSEEK2,
@@ -435,7 +454,6 @@ MODEL_TYPES: dict[str, ModelType] = {
 
 # Types whose attention is not what their keys suggest; a figure would be wrong, so there is none.
 UNSUPPORTED_TYPES = {
-    "longcat_flash": "each of its layers has two attention blocks",
     "bert": "an encoder keeps no cache",
 }
 UNSUPPORTED_KEYS = {

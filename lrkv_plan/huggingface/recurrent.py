@@ -55,7 +55,7 @@ def _kind(fields: Fields, mixer: str, name: str, hidden: int) -> Row:
     if name in _MAMBA1:
         return _only_mamba1(fields, hidden)
     if name == "plamo2":
-        return {"state": _plamo2_state(fields)}  # the weights of its mixers were not read
+        return _plamo2(fields, hidden)
     return _mamba1(fields, hidden) if fields.has("mamba_dt_rank") else _mamba2(fields, name, hidden)
 
 
@@ -65,7 +65,7 @@ def _linear(fields: Fields, name: str, hidden: int) -> Row:
     if inner is not None:
         keys = ("num_heads", "head_dim", "short_conv_kernel_size")
         return _delta_attention(fields, inner, keys, hidden)
-    if name in ("glm5_next", "kimi_linear"):
+    if name in ("glm5_next", "kimi_linear", "bailing_hybrid"):
         keys = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
         return _delta_attention(fields, fields, keys, hidden)
     if name in ("minimax", "minimax_text_01"):
@@ -168,7 +168,7 @@ def _delta_attention(fields: Fields, inner: Fields, keys: tuple[str, str, str], 
     """Kimi delta attention: a head_dim x head_dim matrix per head, and columns of q, k and v.
 
     Weights, with P = H h: 3 d P + 3 P k + H + (d h + h P) + P + d H + (d h + h P) + h + P d; a gate
-    of full rank (Kimi K3) has d P instead of the last d h + h P.
+    of full rank (Kimi K3) has d P instead of the last d h + h P, and Ling 3's decay too.
     """
     heads = inner.needed(keys[0], most=MAX_HEADS)
     head_dim = inner.needed(keys[1], most=MAX_WIDTH)
@@ -180,7 +180,14 @@ def _delta_attention(fields: Fields, inner: Fields, keys: tuple[str, str, str], 
         _matrix("gate_down", hidden, head_dim, None),
         _matrix("gate_up", head_dim, width, heads, reads="gate latent"),
     )
-    if inner.flag("use_full_rank_gate"):
+    decay: tuple[Row, ...] = (
+        _matrix("decay_down", hidden, head_dim, None, plain=True),
+        _matrix("decay_up", head_dim, width, heads, reads="decay latent", plain=True),
+    )
+    is_full = fields.text("model_type") == "bailing_hybrid"
+    if is_full:
+        decay = (_matrix("decay", hidden, width, heads, plain=True),)
+    if is_full or inner.flag("use_full_rank_gate"):
         gates = (_matrix("gate", hidden, width, heads),)
     return {
         "state": (
@@ -192,8 +199,7 @@ def _delta_attention(fields: Fields, inner: Fields, keys: tuple[str, str, str], 
             _matrix("query_key_value", hidden, 3 * width, heads),
             _kernel("conv", 3 * width, kernel, heads),
             _matrix("beta", hidden, heads, heads, plain=True),
-            _matrix("decay_down", hidden, head_dim, None, plain=True),
-            _matrix("decay_up", head_dim, width, heads, reads="decay latent", plain=True),
+            *decay,
             _vector("decay_bias", heads + width, heads),
             *gates,
             _vector("norm", head_dim, None),
@@ -265,16 +271,33 @@ def _mamba2(fields: Fields, name: str, hidden: int) -> Row:
     }
 
 
-def _plamo2_state(fields: Fields) -> tuple[Row, ...]:
-    """PLaMo-2: head width x d_state per head, and columns of x alone."""
+def _plamo2(fields: Fields, hidden: int) -> Row:
+    """PLaMo-2: head width x d_state per head, and columns of x alone (vLLM, plamo2.py).
+
+    Weights, with I = H h and a time step of R = max(64, d // 16): 2 d I + I k + I (R + 2 N) + R H +
+    3 H + R + 2 N + I d.
+    """
     heads = fields.needed("mamba_num_heads", most=MAX_HEADS)
     head_dim = fields.needed("hidden_size_per_head", most=MAX_WIDTH)
     d_state = fields.needed("mamba_d_state", most=MAX_WIDTH)
     kernel = fields.needed("mamba_d_conv", most=MAX_WIDTH, least=2)
-    return (
-        _tensor("ssm", heads, head_dim * d_state, _state_bytes(fields)),
-        *_columns(fields, kernel, ("conv", heads, head_dim)),
-    )
+    inner, step = heads * head_dim, max(64, hidden // 16)
+    return {
+        "state": (
+            _tensor("ssm", heads, head_dim * d_state, _state_bytes(fields)),
+            *_columns(fields, kernel, ("conv", heads, head_dim)),
+        ),
+        "update": "mamba2",
+        "weights": (
+            _matrix("gate_x", hidden, 2 * inner, heads),
+            _kernel("conv", inner, kernel, heads),
+            _matrix("b_c_step", inner, step + 2 * d_state, heads, reads="channels"),
+            _matrix("step_up", step, heads, heads, reads="time step"),
+            _vector("decay_skip_step", 3 * heads, heads),
+            _vector("step_b_c_norm", step + 2 * d_state, None),
+            _output(inner, hidden, heads),
+        ),
+    }
 
 
 def _biases(fields: Fields) -> tuple[bool, bool]:

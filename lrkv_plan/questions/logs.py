@@ -142,6 +142,7 @@ def _told(
     settings["prefix_cache"] = (
         bool(prefix) if prefix is not None else run.settings.get("prefix_cache") == "True"
     )
+    settings |= _told_settings(path, run, engine)
     context = _number(path, run, "context_tokens")
     if given["context_tokens"] is not None:
         context = words.tokens("context_tokens", given["context_tokens"])
@@ -198,6 +199,20 @@ def _drafts(path: Path, run: LogRun, given: Mapping[str, Any]) -> dict[str, int]
     if given["draft_tokens"] is not None:
         tokens = words.whole("draft_tokens", given["draft_tokens"])
     return {"draft_layers": layers, "draft_tokens": tokens}
+
+
+def _told_settings(path: Path, run: LogRun, engine: EngineName) -> dict[str, Any]:
+    """Adapter slots and flags that the run names, as far as the engine's rules read them."""
+    from lrkv_plan.serving.engine import engine_record
+
+    found: dict[str, Any] = {}
+    if run.settings.get("enable_lora") == "True":
+        found["max_loras"] = _number(path, run, "max_loras") or 1
+        found["max_lora_rank"] = _number(path, run, "max_lora_rank")
+    if run.settings.get("disable_hybrid_kv_cache_manager") == "True":
+        found["disable_hybrid_kv_cache_manager"] = True
+    reads = engine_record(engine.name).reads
+    return {name: value for name, value in found.items() if name in reads}
 
 
 def _kv_dtype(run: LogRun, given: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ class Picture:
     >>> import lrkv_plan
     >>> swept = lrkv_plan.sweep("llama-3.1-8b", gpus="h200", batch_size="1..4")
     >>> swept.plot("users", "tpot_ms")
-    <frontier: 4 points>
+    <frontier: 8 points>
     """
 
     figure: Figure

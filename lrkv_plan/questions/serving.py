@@ -209,6 +209,9 @@ def capacity(
     max_lora_rank: Number | None = None,
     kv_offload: int | str | None = None,
     n_gpu_layers: Number | None = None,
+    cpu_offload_gb: Number | None = None,
+    disable_hybrid_kv_cache_manager: bool | None = None,
+    disable_hybrid_swa_memory: bool | None = None,
     align: Number | None = None,
     lengths: str | Path | None = None,
     column: str | None = None,
@@ -305,7 +308,9 @@ def capacity(
     if shared_prefix_tokens is not None:
         refuse(populations, "--shared-prefix-tokens is of sequences of full length (a trace's "
                "hash_ids say what they share); leave one of them out")  # fmt: skip
-    budget_only: dict[str, Any] = {"max_loras": max_loras, "max_lora_rank": max_lora_rank}
+    budget_only: dict[str, Any] = {
+        "max_loras": max_loras, "max_lora_rank": max_lora_rank, "cpu_offload_gb": cpu_offload_gb,
+    }  # fmt: skip
     if not is_timed:
         budget_only |= {"weights": weights, "weight_dtype": weight_dtype}
     refuse_beside_pool(kv_memory, utilisation=utilisation, budget_file=budget_file, **budget_only)
@@ -441,6 +446,9 @@ _OWN_SETTINGS: dict[str, Callable[[str, Any], Any]] = {
     "max_lora_rank": words.count,
     "kv_offload": words.size,
     "n_gpu_layers": words.count,
+    "cpu_offload_gb": lambda name, value: Fraction(words.number(name, value, most=1e6)),
+    "disable_hybrid_kv_cache_manager": lambda _, value: bool(value),
+    "disable_hybrid_swa_memory": lambda _, value: bool(value),
 }
 
 

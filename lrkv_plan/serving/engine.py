@@ -56,7 +56,8 @@ SETTINGS = (
     "mamba_ssm_cache_dtype", "max_mamba_cache_size", "mamba_full_memory_ratio",
     "mamba_scheduler_strategy", "disable_radix_cache", "swa_full_tokens_ratio", "no_kv_unified",
     "cross_kv_cache_fraction", "limit_mm_per_prompt", "shared_prefix_tokens", "max_loras",
-    "max_lora_rank", "kv_offload", "n_gpu_layers",
+    "max_lora_rank", "kv_offload", "n_gpu_layers", "cpu_offload_gb",
+    "disable_hybrid_kv_cache_manager", "disable_hybrid_swa_memory",
 )  # fmt: skip
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 

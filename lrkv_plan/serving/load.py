@@ -157,11 +157,12 @@ def timed_step(design: ModelSpec, deployment: Deployment, target: LatencyTarget)
     """
     if deployment.hardware is None:
         raise UsageError("a time needs a GPU: name it (--gpu) beside --kv-memory")
-    if deployment.settings.n_gpu_layers is not None:
-        raise UsageError(
-            "--n-gpu-layers: times of layers on the host are not predicted; leave it or the time "
-            "out"
-        )
+    for option in ("n_gpu_layers", "cpu_offload_gb"):
+        if getattr(deployment.settings, option) is not None:
+            raise UsageError(
+                f"--{option.replace('_', '-')}: times of layers on the host are not predicted; "
+                "leave it or the time out"
+            )
     layers = deployment.parallel.pp_layers
     if deployment.joined or (layers is not None and len(set(layers)) > 1):
         told = f"--gpu {deployment.gpu_name}" if deployment.joined else "--pp-layers"

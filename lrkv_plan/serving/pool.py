@@ -148,6 +148,16 @@ def _with_drafts(kinds: list[LayerKind], draft_layers: int) -> list[LayerKind]:
     return kinds
 
 
+def all_full(kinds: Iterable[LayerKind]) -> tuple[LayerKind, ...]:
+    """The kinds where windowed layers keep every token."""
+    return tuple(
+        replace(kind, keeps="full", window_tokens=None)
+        if kind.keeps in ("sliding", "chunked")
+        else kind
+        for kind in kinds
+    )
+
+
 def rows_kept(kind: LayerKind, tokens: int, encoder_tokens: int) -> int:
     """Rows that one sequence of ``tokens`` needs in a layer of that kind: payload, no pages."""
     if kind.keeps == "state":

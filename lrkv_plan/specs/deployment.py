@@ -48,6 +48,9 @@ class EngineSettings:
     max_lora_rank: int | None = None
     kv_offload: int | None = None
     n_gpu_layers: int | None = None
+    cpu_offload_gb: Fraction | None = None
+    disable_hybrid_kv_cache_manager: bool = False
+    disable_hybrid_swa_memory: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,6 +147,18 @@ def test_latents_where_the_file_has_the_split_matrices(
     assert bytes_per_token(model) == 2 * scalars
 
 
+def test_index_keys_where_a_block_has_an_index_of_its_own(tmp_path: Path) -> None:
+    """128 scalars in 16 bit in the first block; the second takes over its choice."""
+    keys, tensors = llama()
+    keys = renamed(keys, "deepseek32") | {
+        "deepseek32.attention.indexer.key_length": 128, "deepseek32.attention.indexer.top_k": 2048,
+    }  # fmt: skip
+    tensors["blk.0.indexer.attn_k.weight"] = ((256, 128), F16)
+    own, shared = import_gguf(write(tmp_path / "m.gguf", keys, tensors)).layers
+    assert [one.bytes_per_copy for one in own.index] == [256]
+    assert (own.selected_tokens, shared.index) == (2048, ())
+
+
 def test_experts_are_counted_with_their_number(tmp_path: Path) -> None:
     keys, tensors = llama(n_layers=1)
     keys |= {"llama.expert_count": 8, "llama.expert_used_count": 2}

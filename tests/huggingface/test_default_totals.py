@@ -131,3 +131,60 @@ def test_layers_that_share_a_block_cache_apart_and_weigh_once() -> None:
     assert whole.fullest.total == 2 * (counted.model_params or 0)
     with pytest.raises(SpecError, match="multiply the same attention matrices"):
         lrkv_plan.step_time(model, gpu="h100-sxm", weight_dtype="bf16")
+
+
+def test_draft_layers_of_their_own_shape() -> None:
+    """MiMo-V2's attend with a window and have a dense block; Ernie 4.5's are dense and lack a norm."""
+    shared = {
+        **SMALL, "num_nextn_predict_layers": 1, "intermediate_size": 96,
+        "moe_intermediate_size": 8, "n_routed_experts": 4, "num_experts_per_tok": 1,
+    }  # fmt: skip
+    mimo = {
+        **shared, "model_type": "mimo_v2_flash", "sliding_window": 8, "moe_layer_freq": [0, 1],
+        "layer_types": ["sliding_attention", "full_attention"], "n_shared_experts": None,
+    }  # fmt: skip
+    module = import_config(mimo, Path("m.json")).mtp
+    assert module is not None
+    assert module.layers[0].window_tokens == 8
+    # query and output 2 x 64 x 64, key and value 2 x 64 x 64, sinks; 3 x 64 x 96; 2 x 64 x 64
+    held = 2 * 64 * 64 + 2 * 64 * 64 + 4 + 3 * 64 * 96 + 2 * 64 * 64 + 5 * 64
+    assert parameter_count(import_config(mimo, Path("m.json"))).mtp_params == held
+    ernie = {
+        **shared, "model_type": "ernie4_5_moe", "moe_num_experts": 4, "moe_k": 1,
+        "moe_layer_start_index": 1, "moe_num_shared_experts": 1, "n_routed_experts": None,
+        "num_experts_per_tok": None,
+    }  # fmt: skip
+    held = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64 * 64 + 4 * 64
+    assert parameter_count(import_config(ernie, Path("m.json"))).mtp_params == held
+
+
+def test_largest_images_by_hand() -> None:
+    """Mistral-Small 55^2 of 2 x 2 patches, InternVL 13 tiles, Llama 4 17, Mllama 4, LLaVA 24^2."""
+    text = {**SMALL, "model_type": "llama", "intermediate_size": 96}
+    for name, vision, tokens in (
+        ("mistral3", {"hidden_size": 1024, "image_size": 1540, "patch_size": 14}, 3025),
+        ("internvl", {"image_size": [448, 448], "patch_size": [14, 14]}, 13 * 256),
+        ("llama4", {"image_size": 336, "patch_size": 14}, 17 * 144),
+        ("mllama", {"image_size": 560, "patch_size": 14}, 4 * 1601),
+        ("llava", {"model_type": "clip_vision_model", "image_size": 336}, 576),
+        ("llava", {"model_type": "pixtral"}, 4096),
+    ):
+        outer = {"model_type": name, "text_config": text, "vision_config": vision}
+        media = import_config(outer, Path("m.json")).media
+        assert media is not None
+        assert (media.image_tokens, media.video_pair_tokens) == (tokens, None)
+
+
+def test_longcat_attends_twice_a_layer() -> None:
+    """What transformers allots less the matrices that its 256 idle experts would have."""
+    config = {
+        "model_type": "longcat_flash", "hidden_size": 6144, "num_layers": 28, "vocab_size": 131072,
+        "num_attention_heads": 64, "q_lora_rank": 1536, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "ffn_hidden_size": 12288, "expert_ffn_hidden_size": 2048, "n_routed_experts": 512,
+        "moe_topk": 12, "zero_expert_num": 256, "tie_word_embeddings": False,
+    }  # fmt: skip
+    model = import_config(config, Path("m.json"))
+    assert bytes_per_token(model) == 56 * (512 + 64) * 2
+    idle = 28 * 256 * 2 * 2048 * 6144
+    assert parameter_count(model).model_params == 741_053_606_912 - idle

@@ -322,7 +322,7 @@ def test_cross_attention_is_a_group_over_the_encoder() -> None:
         ({"layer_types": ["full_attention"]}, ["layer_types", "1 entries for 32 layers"]),
         ({"layer_types": ["odd"] * 32}, ["layer_types[0]", "'odd'", "full_attention"]),
         ({"kv_lora_rank": 512}, ["qk_rope_head_dim", "missing"]),
-        ({"model_type": "longcat_flash"}, ["model_type", "not supported"]),
+        ({"model_type": "bert"}, ["model_type", "not supported"]),
         ({"text_config": 3}, ["text_config", "must be a mapping"]),
         ({"vocab_size": "many"}, ["vocab_size", "'many'"]),
         ({"num_kv_shared_layers": 32}, ["num_kv_shared_layers", "from 0 to 31"]),

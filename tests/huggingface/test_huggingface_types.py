@@ -420,7 +420,12 @@ def test_plamo_2_attends_in_the_middle_of_every_step() -> None:
     # 64 heads x 128 x 64 and 3 columns of 64 x 128, in 16 bit
     held = sum(one.copies * one.bytes_per_copy for one in state)
     assert held == 2 * (64 * 128 * 64 + 3 * 64 * 128)
-    assert model.uncounted_parts == ("weights of 16 recurrent layers",)
+    # I = 8,192 and a time step of 4,096 / 16: 2 d I + 4 I + I (256 + 128) + 256 x 64 + 3 x 64 + 256
+    # + 128 + I d
+    inner, step = 64 * 128, 256
+    mixer = 3 * 4096 * inner + inner * (4 + step + 128) + 64 * step + 3 * 64 + step + 128
+    assert parameter_count(model).recurrent_params == 16 * mixer
+    assert model.uncounted_parts == ()
     plain = imported(PLAMO2, mamba_enabled=False, attention_window_size=None)
     assert kinds(plain) == {("gqa", None): 32}
     short = imported(PLAMO2, num_hidden_layers=4, mamba_step=8, full_attention_idx=None)

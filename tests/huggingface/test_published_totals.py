@@ -140,6 +140,11 @@ MISTRAL_3: dict[str, Any] = {
     },
     "vision_config": {"hidden_size": 1024, "num_hidden_layers": 24, "patch_size": 14},
 }  # fmt: skip
+MIMO: dict[str, Any] = {
+    "model_type": "mimo", "hidden_size": 4096, "num_hidden_layers": 36, "head_dim": 128,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 11008,
+    "vocab_size": 151680, "num_nextn_predict_layers": 1, "use_sliding_window": False,
+}  # fmt: skip
 PIXTRAL: dict[str, Any] = {
     "model_type": "llava",
     "text_config": {
@@ -284,6 +289,8 @@ def test_gemma_4_stores_its_head_again() -> None:
         # deepseek-ai/DeepSeek-V3 without its 41,540,496 scales
         (DEEPSEEK, 671_026_419_200, 0, 13_463_426_304, 684_489_845_504),
         (GLM_5, 743_911_218_432, 0, 9_952_920_576, 753_864_139_008),  # zai-org/GLM-5
+        # XiaomiMiMo/MiMo-7B-RL: 177,223,680 a layer, 2 x 4,096^2 and 3 x 4,096
+        (MIMO, 7_622_619_136, 0, 210_790_400, 7_833_409_536),
         (
             {
                 "model_type": "qwen3_5_moe", "text_config": QWEN_35B, "vision_config": {"depth": 27},

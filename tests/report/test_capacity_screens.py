@@ -102,12 +102,12 @@ def test_fewest_gpus_first_and_a_time_target_binds() -> None:
     assert [row["gpu"] for row in answer.rows] == ["b200", "h200", "h100-sxm", "l40s"]
     assert all(row["tpot_s"] <= 30e-3 and row["admitted_sequences"] >= 64 for row in answer.rows)
     assert answer.verdict == (
-        "2 x B200 carry 64 users of 32k tokens within 30 ms; 3 x H200, 5 x H100 SXM, 24 x L40S at "
-        "TP 4 x 6; all just about."
+        "2 x B200 carry 64 users of 32k tokens within 30 ms; 3 x H200, 4 x H100 SXM at TP 1 PP 4, "
+        "24 x L40S at TP 4 x 6; all just about."
     )
     # B200 26.0 ms, at worst 33.6; H200 29.4, 37.9; H100 24.9, 32.1
     assert lrkv_plan.capacity(LLAMA, gpu=gpus, tpot_ms=36, **asked).verdict.startswith(
-        "2 x B200 carry 64 users of 32k tokens within 36 ms; 3 x H200 just about, 5 x H100 SXM, "
+        "2 x B200 carry 64 users of 32k tokens within 36 ms; 3 x H200 just about, 4 x H100 SXM "
     )
     held = lrkv_plan.capacity(LLAMA, gpu="l40s", **asked)
     assert held.rows[0]["n_gpus"] < numbers[-1]
@@ -115,10 +115,10 @@ def test_fewest_gpus_first_and_a_time_target_binds() -> None:
 
 def test_the_cheapest_stands_first_where_all_prices_are_known() -> None:
     asked = {"min_gpus": True, "sequences": 64, "context_tokens": "32k"}
-    # 5 H100 at 1 $ an hour each against 3 H200 at 9.
+    # 4 H100 as stages of one replica at 1 $ an hour each against 3 H200 at 9.
     cheap = lrkv_plan.capacity(LLAMA, gpu=[priced("h200", 9), priced("h100-sxm", 1)], **asked)
-    assert [(row["gpu"], row["n_gpus"]) for row in cheap.rows] == [("h100-sxm", 5), ("h200", 3)]
-    assert any(re.search(r"5 h100-sxm .* 5\.00 ", line)
+    assert [(row["gpu"], row["n_gpus"]) for row in cheap.rows] == [("h100-sxm", 4), ("h200", 3)]
+    assert any(re.search(r"4 h100-sxm .* 4\.00 ", line)
                for line in draw(screen_of(cheap.table), width=80).splitlines())  # fmt: skip
     one = [priced("h100-sxm", 1), priced("h200", None)]
     assert [row["gpu"] for row in lrkv_plan.capacity(LLAMA, gpu=one, **asked).rows] == [

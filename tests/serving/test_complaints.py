@@ -145,9 +145,16 @@ def test_08_tokens_of_a_hybrid_are_concurrency_times_length_vllm_38364() -> None
     assert newer.kv_tokens == 10_051 * 262_144 // 11_077
 
 
-def test_09_deepseek_v4_is_refused_not_counted_as_mha_vllm_44376() -> None:
-    with pytest.raises(SpecError, match=r"model_type: 'deepseek_v4'.*not supported.*compress"):
+def test_09_deepseek_v4_is_not_counted_as_mha_vllm_44376() -> None:
+    with pytest.raises(SpecError, match="qk_rope_head_dim: is missing"):
         imported(DEEPSEEK_V4)
+    own = {"head_dim": 512, "qk_rope_head_dim": 64, "index_head_dim": 128, "index_n_heads": 64}
+    model = imported(DEEPSEEK_V4, **own, o_groups=8)
+    # One row of 512 for 4 tokens in 31 layers, for 128 in 30, and 128 of the window in all.
+    rows = 61 * 128 + 31 * 250_000 + 30 * 7812
+    assert cache_bytes(model, context_tokens=1_000_000).kv_bytes == rows * 1024
+    with pytest.raises(SpecError, match=r"an engine's pool of them .* not modelled"):
+        pool(model, 1e10, "vllm")
 
 
 def test_10_log_figures_are_per_gpu_and_the_smallest_decides_vllm_13061() -> None:

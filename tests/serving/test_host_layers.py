@@ -36,6 +36,13 @@ def test_token_embeddings_are_the_hosts() -> None:
     assert weights(weights="9 GiB") == 9 * 2**30  # as known
 
 
+def test_weights_are_as_llama_cpp_prints_them() -> None:
+    # Q4_K_M of Llama-3.1-8B, 33 of 33 layers: "CUDA0 model buffer size = 4403.49 MiB", beside
+    # 281.81 MiB on the CPU. Its 65 norms of 4,096 have 4 bytes there, 2 here.
+    found = weights(gpu="rtx-3090", weight_dtype="q4_k_m") + 65 * 4096 * 2
+    assert f"{found / 2**20:.2f}" == "4403.49"
+
+
 def test_where_there_is_no_other_memory_embeddings_count() -> None:
     assert weights(gpu="apple-m4-max") == 2 * (32 * LAYER + 2 * TABLE + NORM)
 
@@ -79,6 +86,22 @@ def test_what_the_engine_is_told() -> None:
 def test_what_cannot_be_answered_is_refused(told: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         asked(**told)
+
+
+def test_weights_that_vllm_leaves_on_the_host() -> None:
+    told = {"engine": "vllm", "kv_dtype": "bf16"}
+    plain, less, least = (
+        asked(**told, **more)["kv_budget_bytes_per_gpu"]
+        for more in ({}, {"cpu_offload_gb": 4.5}, {"cpu_offload_gb": 100})
+    )
+    assert less - plain == 4.5 * 2**30
+    assert least - plain == 2 * (32 * LAYER + NORM)  # embedding and head stay
+    launched = asked(**told, cpu_offload_gb=4.5, launch=True)["launch"]
+    assert "--cpu-offload-gb 4.5" in launched
+    with pytest.raises(UsageError, match="layers on the host are not predicted"):
+        asked(**told, cpu_offload_gb=1, tpot_ms=30)
+    with pytest.raises(PlanError, match="the rules of sglang do not use it"):
+        asked(engine="sglang", cpu_offload_gb=1)
 
 
 def test_contexts_that_the_host_keeps_by_hand() -> None:

@@ -123,6 +123,19 @@ def test_a_term_that_differs_is_named(tmp_path: Path) -> None:
     assert not told["tokens"]["inside"]  # 476,016 tokens do not fill 64.61 GiB
 
 
+def test_slots_for_adapters_that_a_log_names_are_part_of_what_it_calls_weights(
+    tmp_path: Path,
+) -> None:
+    # 8 slots of rank 64 are 2.50 GiB (test_adapters.py): loading takes so much more.
+    lora = (
+        "'gpu_memory_utilization': 0.95, 'enable_lora': True, 'max_loras': 8, 'max_lora_rank': 64"
+    )
+    text = (START + MEMORY).replace("'gpu_memory_utilization': 0.95", lora)
+    rows = rows_of(written(tmp_path, text.replace("14.99", "17.49")), gpu="h100-sxm")
+    assert rows["weights"]["inside"]
+    assert rows["weights"]["predicted"] == pytest.approx((14.99 + 2.5) * GIB, rel=1e-3)
+
+
 def test_a_term_that_the_log_does_not_print_is_told_so(tmp_path: Path) -> None:
     # weights are right, and 40 GiB less are left: another process, or a stated number of blocks
     path = written(tmp_path, (START + MEMORY).replace("58.11 GiB", "18.07 GiB"))

@@ -32,10 +32,8 @@ def left_gib(**told: Any) -> float:
 
 
 def test_longest_video_and_images_only_as_printed() -> None:
-    # The log's 5.26 and 25.05 GiB are of 39.4 GiB that a driver shows; the profile says 40 (x 0.9).
-    spare = 0.9 * (40 - 39.4)
-    assert left_gib() - spare == pytest.approx(5.26, abs=0.4)
-    assert left_gib(limit_mm_per_prompt="video=0") - spare == pytest.approx(25.05, abs=0.2)
+    assert left_gib() == pytest.approx(5.26, abs=0.4)
+    assert left_gib(limit_mm_per_prompt="video=0") == pytest.approx(25.05, abs=0.2)
     without = left_gib(limit_mm_per_prompt='{"image": 0, "video": 0}')
     assert without > 26
 

@@ -83,6 +83,19 @@ def test_groups_are_the_whole_models_on_every_stage() -> None:
     assert pools("vllm@0.10") == [(page, 7, 100), (2 * page, 3, 50)]
 
 
+@pytest.mark.parametrize(
+    ("engine", "flag"),
+    [("vllm", "disable_hybrid_kv_cache_manager"), ("sglang", "disable_hybrid_swa_memory")],
+)
+def test_windows_may_be_told_to_keep_every_token(engine: str, flag: str) -> None:
+    windowed = make_model(FULL, n_layers=4, window_tokens=20, window_kind="sliding")
+    got, plain = pool(windowed, 100_000, engine, **{flag: True}), pool(PLAIN, 100_000, engine)
+    assert (got.n_blocks, got.max_sequences, got.kv_tokens) == (
+        plain.n_blocks, plain.max_sequences, plain.kv_tokens,
+    )  # fmt: skip
+    assert got.kv_tokens != pool(windowed, 100_000, engine).kv_tokens
+
+
 def test_v0_prints_tokens_over_length_and_ignores_windows() -> None:
     windowed = make_model(FULL, n_layers=4, window_tokens=20, window_kind="sliding")
     got = pool(windowed, 100_000, "vllm@0.6.3")

@@ -661,7 +661,7 @@ def _shared(answer: Answer) -> str:
 def memory_parts(stage: StageBudget) -> list[tuple[str, str, int]]:
     """Weights, cache, runtime and what is left alone, as a bar shows them: glyph, word, bytes."""
     outside = ("outside utilisation", "outside the fraction")
-    weights = -stage.bytes_of("weights")
+    weights = -stage.bytes_of("weights") - stage.bytes_of("weights on the host")
     unused = -sum(stage.bytes_of(name) for name in outside)
     cache = max(0, stage.kv_bytes)
     runtime = stage.bytes_of("memory") - weights - unused - stage.kv_bytes
@@ -753,7 +753,9 @@ def _following(answers: Sequence[Answer], asked: CapacityAsked) -> Iterator[Sequ
         return
     parallel, model = first.deployment.parallel, first.model
     is_plain = parallel.n_gpus == parallel.tp_size and first.deployment.hardware is not None
-    is_plain = is_plain and first.deployment.settings.n_gpu_layers is None
+    settings = first.deployment.settings
+    on_host = (settings.n_gpu_layers, settings.cpu_offload_gb)
+    is_plain = is_plain and on_host == (None, None)
     if not is_plain or len(answers) > 1 or not first.served:
         return
     if model is None or not model.attention_groups:

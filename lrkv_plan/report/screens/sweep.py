@@ -133,7 +133,7 @@ def _counted(answer: SweepAnswer) -> str:
 def _columns(answer: SweepAnswer) -> Iterator[ScreenColumn]:
     varied = answer.varied
     if "model" in varied:
-        yield _text("model", "model", 1)
+        yield _text("model", "model", 0)
     yield _text("design", "attention", 0)
     if "gpu" in varied:
         yield _text("GPU", "gpu", 0)

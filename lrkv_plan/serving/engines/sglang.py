@@ -35,7 +35,7 @@ from lrkv_plan.serving.budget import (
 from lrkv_plan.serving.engine import ALL_SIZES, ByVersion, Engine, capped, stage_models
 from lrkv_plan.serving.launch import Launch, above_one, decimal, options
 from lrkv_plan.serving.log import LogFormat, LogLine
-from lrkv_plan.serving.pool import LayerKind, Pool, equal_blocks, layer_kinds
+from lrkv_plan.serving.pool import LayerKind, Pool, all_full, equal_blocks, layer_kinds
 from lrkv_plan.specs.deployment import EngineName, EngineSettings
 from lrkv_plan.specs.model import ModelSpec
 
@@ -74,6 +74,8 @@ def pool(
     if dcp_size > 1:
         raise PlacementError("SGLang has no decode-context parallelism here: leave --dcp-size out")
     kinds = layer_kinds(_as_of(model, engine), settings, tp_size)
+    if settings.disable_hybrid_swa_memory:
+        kinds = all_full(kinds)
     rows = [kind for kind in kinds if kind.keeps != "state"]
     share = settings.swa_full_tokens_ratio or SLIDING_TOKENS_RATIO
     per_token = sum(
@@ -315,6 +317,7 @@ def launch(asked: Launch) -> list[str]:
         "--quantization": "fp8" if weights == "fp8" else None,
         "--kv-cache-dtype": asked.word("--kv-dtype", settings.kv_dtype, _KV_WORDS),
         "--page-size": settings.page_tokens,
+        "--disable-hybrid-swa-memory": settings.disable_hybrid_swa_memory,
         "--enable-hierarchical-cache": offload is not None,
         "--hicache-size": None if each is None else each // 10**9,
         "--mem-fraction-static": decimal(asked.utilisation),
@@ -366,6 +369,7 @@ ENGINE = Engine(
             "mamba_ssm_cache_dtype",
             "shared_prefix_tokens",
             "kv_offload",
+            "disable_hybrid_swa_memory",
         }
     ),
     layer_split="SGLANG_PP_LAYER_PARTITION",

@@ -51,6 +51,7 @@ from lrkv_plan.serving.media import limits_of, profiled_items
 from lrkv_plan.serving.pool import (
     LayerKind,
     Pool,
+    all_full,
     layer_kinds,
     payload_bytes,
     payload_of,
@@ -122,13 +123,17 @@ def pool(
     kinds = layer_kinds(model, settings, tp_size)
     if not kinds:
         raise PlacementError(f"{model.name}: no layer keeps a cache")
-    if not engine.at_least(0, 10):
-        kinds = tuple(_all_full(kind) for kind in kinds)
+    # Before the hybrid manager (0.10), and without it, a windowed layer keeps every token.
+    is_hybrid = engine.at_least(0, 10) and not settings.disable_hybrid_kv_cache_manager
+    if not is_hybrid:
+        kinds = all_full(kinds)
     page_tokens = settings.page_tokens or DEFAULT_PAGE_TOKENS
     check_context_parallel(model, kinds, tp_size, dcp_size)
     groups, layers_per_block, page_bytes = _grouped(kinds, page_tokens, _NEARLY_EQUAL.of(engine))
     if whole is not None and engine.at_least(*_GROUPS_OF_WHOLE):
         all_kinds = layer_kinds(*whole, tp_size)
+        if not is_hybrid:
+            all_kinds = all_full(all_kinds)
         if _is_mixed(all_kinds):
             groups, _, page_bytes = _grouped(all_kinds, page_tokens, _NEARLY_EQUAL.of(engine))
             layers_per_block = _layers_on_stage(groups, kinds)
@@ -227,12 +232,6 @@ def _shared_blocks(
             "--prefix-cache, or leave --shared-prefix-tokens out"
         )
     return int(prefix_blocks_of(min(settings.shared_prefix_tokens, settings.context_tokens - 1)))
-
-
-def _all_full(kind: LayerKind) -> LayerKind:
-    """Before the hybrid manager (0.10) a windowed layer kept every token."""
-    windowed = kind.keeps in ("sliding", "chunked")
-    return replace(kind, keeps="full", window_tokens=None) if windowed else kind
 
 
 def check_context_parallel(
@@ -427,12 +426,32 @@ def budget_of_step(
                 (
                     term,
                     *slots[index],
+                    *_weights_on_host(inputs, index, -term.n_bytes),
                     _with_encoder(activation(inputs, step, index == last), inputs, step),
                 )
                 for index, term in enumerate(weights)
             ],
         ),
         remarks=(*remarks, *weight_remarks, *_budget_remarks(inputs, step)),
+    )
+
+
+def _weights_on_host(inputs: BudgetInputs, index: int, weight_bytes: int) -> tuple[BudgetTerm, ...]:
+    """What ``--cpu-offload-gb`` leaves to the host, of the layers' weights on one GPU.
+
+    Whole matrices until that many GiB are reached (``maybe_offload_to_cpu`` in
+    vllm/model_executor/models/utils.py): embedding and head stay.
+    """
+    asked = inputs.settings.cpu_offload_gb
+    if asked is None:
+        return ()
+    counted = inputs.weights()
+    if counted is not None:
+        stage = counted.stages[index]
+        weight_bytes = stage.total - stage.embeddings - stage.head - stage.extra
+    taken_off = min(int(asked * GIB), weight_bytes)
+    return (
+        BudgetTerm(name="weights on the host", n_bytes=taken_off, provenance="--cpu-offload-gb"),
     )
 
 
@@ -650,6 +669,8 @@ LOG_KEYS = {
     "block_size": "page_tokens", "max_num_batched_tokens": "max_batched_tokens",
     "max_num_seqs": "max_sequences", "quantization": "quantisation", "dtype": "dtype",
     "enable_prefix_caching": "prefix_cache", "num_spec_tokens": "draft_tokens",
+    "enable_lora": "enable_lora", "max_loras": "max_loras", "max_lora_rank": "max_lora_rank",
+    "disable_hybrid_kv_cache_manager": "disable_hybrid_kv_cache_manager",
 }  # fmt: skip
 # Lines of vLLM 0.2 to 0.29: vllm/entrypoints/openai/api_server.py, vllm/v1/engine/core.py,
 # vllm/v1/worker/gpu_worker.py and gpu_model_runner.py, vllm/v1/core/kv_cache_utils.py,
@@ -699,7 +720,7 @@ LOG = LogFormat(
     ),
     terms={
         "memory": ("memory",),
-        "weights": ("weights", "rotary tables", "expert padding"),
+        "weights": ("weights", "rotary tables", "expert padding", "LoRA slots"),
         "activation": ("activation peak",),
         "non_torch": ("non-torch",),
         "graphs": ("CUDA graphs",),
@@ -755,6 +776,8 @@ def launch(asked: Launch) -> list[str]:
         "--kv-cache-dtype": asked.word("--kv-dtype", settings.kv_dtype, _KV_WORDS),
         "--block-size": settings.page_tokens,
         "--enable-prefix-caching": settings.prefix_cache,
+        "--disable-hybrid-kv-cache-manager": settings.disable_hybrid_kv_cache_manager,
+        "--cpu-offload-gb": settings.cpu_offload_gb and f"{float(settings.cpu_offload_gb):g}",
         "--enable-lora": settings.max_loras > 0,
         "--max-loras": settings.max_loras or None,
         "--max-lora-rank": settings.max_lora_rank,
@@ -787,6 +810,8 @@ ENGINE = Engine(
             "max_loras",
             "max_lora_rank",
             "kv_offload",
+            "cpu_offload_gb",
+            "disable_hybrid_kv_cache_manager",
         }
     ),
     layer_split="VLLM_PP_LAYER_PARTITION",
