@@ -67,12 +67,15 @@ class _Alternative:
         """Its rows with what tells them apart in front."""
         if self.table is None:
             return [{**self.told, "refused": self.refused}]
-        inputs, numbers = self.table.inputs, ("tp_size", "context_tokens", "batch_size")
-        known = {
-            **self.told,
-            **{key: inputs[key] for key in numbers if key in inputs and key in self.told},
-        }
-        return [{**known, **row} for row in self.table.rows]
+        return [{**self.known, **row} for row in self.table.rows]
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What tells its rows apart, as its answer understood it."""
+        inputs = {} if self.table is None else self.table.inputs
+        numbers = ("tp_size", "context_tokens", "batch_size")
+        understood = {key: inputs[key] for key in numbers if key in inputs and key in self.told}
+        return {**self.told, **understood}
 
 
 def stacked(
@@ -166,6 +169,10 @@ def _stack(found: Sequence[_Alternative], varied: Sequence[str]) -> Table:
         return list(table.explain(own))
 
     shown = [one.table for one in found if one.table is not None and one.table.shown_rows]
+    also: dict[str, list[dict[str, Any]]] = {}
+    for one in found:
+        for key, further in (one.table.also if one.table else {}).items():
+            also.setdefault(key, []).extend({**one.known, **row} for row in further)
     columns = max((table.columns for table in tables), key=len)
     own_keys = {column.key for column in columns}
     unmet = [f"{one.label}: {one.table.unmet}" for one in found if one.table and one.table.unmet]
@@ -182,11 +189,7 @@ def _stack(found: Sequence[_Alternative], varied: Sequence[str]) -> Table:
         unmet=unmet[0] if unmet else None,
         screen=lambda: _screen(found, varied),
         explain=explain,
-        also={
-            key: [{**one.told, **row} for one in found if one.table is not None
-                  for row in one.table.also.get(key, ())]
-            for key in dict.fromkeys(key for table in tables for key in table.also)
-        },
+        also=also,
     )  # fmt: skip
 
 

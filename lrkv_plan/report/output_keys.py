@@ -163,7 +163,11 @@ def _stacked(answer: Answer, told: Shape = _TOLD) -> Answer:
         answer,
         inputs=(inputs, {"alternatives": Many(inputs)}),
         rows=(*answer.rows, *({**told, **row} for row in answer.rows), refused),
-        also={key: (row, {**told, **row}) for key, row in answer.also.items()},
+        also={
+            key: (row, {**told, **row})
+            for key, row in answer.also.items()
+            if not isinstance(row, tuple)
+        },
     )
 
 

@@ -66,7 +66,12 @@ class _Builder:
             "inputs": self._alternatives([self.of(one) for one in self.answer.inputs]),
             "rows": {"type": "array", "items": rows},
             **{
-                key: {"type": "array", "items": self._row(row)}
+                key: {
+                    "type": "array",
+                    "items": self._alternatives(
+                        [self._row(one) for one in (row if isinstance(row, tuple) else (row,))]
+                    ),
+                }
                 for key, row in self.answer.also.items()
             },
             "notes": {"type": "array", "items": self.of(Note)},

@@ -115,6 +115,9 @@ def test_crossovers_and_rooflines_of_several_have_rows_for_each(
     document = json.loads(told.stdout)
     assert fault(question, document) is None
     assert document["rows"] == whole.rows
+    for row in document.get("sensitivity", []):
+        assert row["model"] in (LLAMA, "qwen3-8b")
+        assert row["gpu"] in ("h200", "b200")
 
 
 def test_the_command_line_writes_what_python_answers_and_its_schema_says_so() -> None:
