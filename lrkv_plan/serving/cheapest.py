@@ -7,6 +7,7 @@ than the best that was found.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,8 @@ from typing import Literal
 
 from lrkv_plan.errors import PlacementError, SpecError, UsageError
 from lrkv_plan.latency.step import StepModel
+from lrkv_plan.memory.cache import cache_bytes
+from lrkv_plan.memory.weights import weight_bytes_per_gpu
 from lrkv_plan.serving.capacity import CapacityRow, capacity_row
 from lrkv_plan.serving.deployment import Deployment
 from lrkv_plan.serving.engine import engine_record
@@ -158,11 +161,17 @@ def cheapest_way(
     best: Way | None = None
     best_key: tuple[float, int, tuple[int, ...], int] | None = None
     reasons: list[RuledOut] = []
-    for cost, _, plain, place, parallel in sorted(candidates, key=lambda one: one[:4]):
+    bounds = [_Bound.of(model, one, wish) for one in deployments]
+    for cost, n_gpus, plain, place, parallel in sorted(candidates, key=lambda one: one[:4]):
         if best is not None and cost > best.cost:
             break
+        refused = bounds[place].ruled_out(n_gpus, cost, math.inf if best is None else best.cost)
+        if refused is not None:
+            reasons.append(refused)
+            tried()
+            continue
         one = replace(deployments[place], parallel=parallel, n_gpus=None)
-        found = way(model, one, wish, price)
+        found = way(model, one, wish, price, most_cost=math.inf if best is None else best.cost)
         tried()
         if isinstance(found, RuledOut):
             reasons.append(replace(found, n_gpus=parallel.n_gpus))
@@ -179,13 +188,73 @@ def cheapest_way(
     return best
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Bound:
+    """What no layout of a GPU can do better than: nothing held twice, no runtime. [bytes]
+
+    Bounds that are not known are 0, and infinite memory.
+    """
+
+    memory: float  # of a GPU
+    weights: int  # of a replica
+    per_sequence: float
+    wish: Wish
+
+    @classmethod
+    def of(cls, model: ModelSpec, deployment: Deployment, wish: Wish) -> _Bound:
+        """The bound of a model in a deployment's formats."""
+        hardware, settings = deployment.hardware, deployment.settings
+        weights, per_sequence = 0, 0.0
+        dtype = deployment.weight_dtype or model.weight_dtype
+        is_counted = deployment.weight_bytes is None and deployment.checkpoint is None
+        with contextlib.suppress(SpecError, PlacementError):
+            if is_counted and dtype is not None:
+                whole = weight_bytes_per_gpu(model, parallel=Parallelism(), weight_dtype=dtype)
+                weights = whole.fullest.total
+        with contextlib.suppress(SpecError, PlacementError):
+            held = cache_bytes(
+                model, context_tokens=settings.context_tokens, kv_dtype=settings.kv_dtype
+            )
+            per_sequence = float(held.total)
+        stated = hardware is None or deployment.kv_memory_bytes is not None
+        return cls(
+            memory=math.inf if stated or hardware is None else hardware.mem_capacity_bytes,
+            weights=weights, per_sequence=per_sequence, wish=wish,
+        )  # fmt: skip
+
+    def ruled_out(self, n_gpus: int, cost: float, most_cost: float) -> RuledOut | None:
+        """Why replicas of so many GPUs will not do whatever their layout; None where they may."""
+        left = self.memory * n_gpus - self.weights
+        if left <= 0:
+            reason = "weights and runtime leave no memory"
+            return RuledOut(reason=reason, nearness=(1, left), n_gpus=n_gpus)
+        n_replicas = math.ceil(self.wish.n_sequences * self.per_sequence / left * (1 - 1e-9))
+        if n_replicas * n_gpus > self.wish.most_gpus:
+            return replace(_too_many(n_replicas * n_gpus, self.wish), n_gpus=n_gpus)
+        if n_replicas * cost > most_cost:
+            reason = "costs more than another layout"
+            return RuledOut(reason=reason, nearness=(-1, 0.0), n_gpus=n_gpus)
+        return None
+
+
 def _cost(deployment: Deployment, n_gpus: int, price: Price) -> float:
     each = 1.0 if price == "gpus" else deployment.usd_per_gpu_hour
     return math.inf if each is None else each * n_gpus
 
 
-def way(model: ModelSpec, deployment: Deployment, wish: Wish, price: Price) -> Way | RuledOut:
-    """One layout in as many replicas as the wish needs, or why it will not do."""
+def way(
+    model: ModelSpec,
+    deployment: Deployment,
+    wish: Wish,
+    price: Price,
+    *,
+    most_cost: float = math.inf,
+) -> Way | RuledOut:
+    """One layout in as many replicas as the wish needs, or why it will not do.
+
+    A time target never lets a replica serve more than it holds: what costs more than ``most_cost``
+    or takes too many GPUs by its memory alone is not timed.
+    """
     try:
         row = capacity_row(model, deployment)
     except PlacementError as error:
@@ -194,6 +263,12 @@ def way(model: ModelSpec, deployment: Deployment, wish: Wish, price: Price) -> W
         per_gpu = float(row.kv_budget_bytes_per_gpu) * deployment.parallel.n_gpus
         return RuledOut(reason=row.binds, nearness=(1, per_gpu))
     served, step = row.total_sequences, None
+    each = deployment.parallel.n_gpus
+    at_least = -(-wish.n_sequences // served) * each
+    if at_least > wish.most_gpus:
+        return _too_many(at_least, wish)
+    if _cost(deployment, at_least, price) > most_cost:
+        return RuledOut(reason="costs more than another layout", nearness=(-1, 0.0))
     if wish.target is not None:
         try:
             step = timed_step(model, deployment, wish.target)
@@ -208,10 +283,9 @@ def way(model: ModelSpec, deployment: Deployment, wish: Wish, price: Price) -> W
             return _too_slow(step, row, deployment, wish.target)
         served = load.sequences
     n_replicas = -(-wish.n_sequences // served)
-    n_gpus = n_replicas * deployment.parallel.n_gpus
+    n_gpus = n_replicas * each
     if n_gpus > wish.most_gpus:
-        reason = f"takes {n_gpus:,} GPUs, more than {wish.most_gpus:,}"
-        return RuledOut(reason=reason, nearness=(4, -float(n_gpus)))
+        return _too_many(n_gpus, wish)
     whole = replace(deployment, n_gpus=n_gpus)
     row = capacity_row(model, whole)
     found = Way(
@@ -220,8 +294,13 @@ def way(model: ModelSpec, deployment: Deployment, wish: Wish, price: Price) -> W
     )  # fmt: skip
     if step is None or wish.target is None:
         return found
-    each = -(-wish.n_sequences // n_replicas)
-    return replace(found, load=admitted_by(step, row, whole, wish.target, each))
+    load_each = -(-wish.n_sequences // n_replicas)
+    return replace(found, load=admitted_by(step, row, whole, wish.target, load_each))
+
+
+def _too_many(n_gpus: int, wish: Wish) -> RuledOut:
+    reason = f"takes {n_gpus:,} GPUs, more than {wish.most_gpus:,}"
+    return RuledOut(reason=reason, nearness=(4, -float(n_gpus)))
 
 
 def _too_slow(
