@@ -231,7 +231,12 @@ def _group_sizes(asked: Asked) -> Iterator[Change]:
 
 
 def _cached_forms(asked: Asked) -> Iterator[Change]:
-    """The other rows that engines keep of the same design, where its family knows several."""
+    """The other rows that engines keep of the same design, where its family knows several.
+
+    Of bytes alone: a printed share compares designs, not what an engine keeps of one.
+    """
+    if asked.quantity.kind is not Kind.BYTES:
+        return
     text = str(getattr(asked.inputs, "attention", None) or "")
     try:
         form = spec_class(text.partition(":")[0].lower()).model_fields.get("cached_form")

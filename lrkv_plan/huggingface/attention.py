@@ -60,7 +60,7 @@ def attention_of(fields: Fields, known: ModelType, kind: str, hidden: int) -> di
         kv_heads *= known.sliding_kv_factor
     head_dim = _own(fields, kind, "head_dim") or _head_dim(fields, known, hidden, heads)
     found = {"attention": grouped(fields, known, kind, heads, kv_heads, head_dim)}
-    if kind == "full":
+    if kind == "full" and known.gated is not None:
         found |= _block_index(fields, hidden)
     return _gated(fields, known, found, hidden)
 

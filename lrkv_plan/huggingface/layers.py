@@ -213,7 +213,9 @@ def layers_of(fields: Fields, known: ModelType) -> list[Layer]:
         return [Layer("rwkv", "none")] * n_layers
     block = "none" if known.shares_weights else "by_rule"
     layers = [Layer(mixer, block) for mixer in _mixers(fields, known, n_layers)]
-    layers = _with_dense_layers(fields, _with_shared_index(fields, layers))
+    layers = _with_shared_index(fields, layers)
+    if known.gated is not None:
+        layers = _with_dense_layers(fields, layers)
     return _with_reused_caches(fields, layers)
 
 

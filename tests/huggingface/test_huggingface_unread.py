@@ -53,7 +53,10 @@ HYBRID_KEYS: dict[str, Any] = {
     "conv_kernel": 4, "lru_width": 4096, "sparse_config": {"topk": 64}, "loop_num": 2,
     "num_attention_heads_per_layer": [32] * 32, "hidden_size_per_head": 64, "d_state": 128,
     "mamba_d_state": 64, "linear_num_value_heads": 32, "index_kpool": 4, "compress_ratio": 4,
-    "num_meta_tokens": 128, "attention_chunk_size": 8192,
+    "num_meta_tokens": 128, "attention_chunk_size": 8192, "index_block_size": 128,
+    "sparse_attention_config": {"sparse_block_size": 128, "sparse_index_dim": 64},
+    "per_layer_config": {"3": {"num_key_value_heads": 2}}, "num_sliding_attention_heads": 16,
+    "compress_rates": {"a": 4},
 }  # fmt: skip
 
 
