@@ -27,7 +27,7 @@ from lrkv_plan.calibration.layer_tables import (
     read_layer_table,
     table_files,
 )
-from lrkv_plan.errors import CalibrationError, SpecError, UsageError
+from lrkv_plan.errors import CalibrationError, SpecError, UsageError, shown
 from lrkv_plan.latency.kernel import KernelModel, kernel_model, kernel_time
 from lrkv_plan.latency.matrix import matrix_model, matrix_time
 from lrkv_plan.latency.products import product_model, product_time
@@ -268,7 +268,12 @@ def _layer_times(
     """Seconds of every row, what they rest on, and notes."""
     import numpy as np
 
+    from lrkv_plan.calibration.samples import BYTES_PER_SCALAR
+
     engine, kernel, kv_dtype, name = told
+    if kv_dtype not in BYTES_PER_SCALAR:
+        known = ", ".join(BYTES_PER_SCALAR)
+        raise UsageError(f"kv_dtype {shown(kv_dtype)}: known are {known}")
     runs = SAME_KERNELS.get(engine, engine)
     matrices = matrix_model(hardware, runs, name, relatives, own_table=True)
     products = product_model(hardware, runs, "bf16", relatives)

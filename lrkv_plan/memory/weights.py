@@ -514,7 +514,26 @@ def weight_bytes_per_gpu(
     """
     check_model("model", model)
     check_is("parallel", parallel, Parallelism)
-    _check_stated(model)
+    key = (id(model), parallel, weight_dtype, with_drafts)
+    found = _counted.get(key)
+    if found is None or found[0] is not model:
+        _check_stated(model)
+        found = model, _weight_bytes(model, parallel, weight_dtype, with_drafts)
+        if len(_counted) >= _MOST_COUNTED:
+            _counted.pop(next(iter(_counted)))
+        _counted[key] = found
+    return found[1]
+
+
+# A search over GPUs asks for the same weights again and again; the model is kept so that its id
+# stays its own.
+_counted: dict[tuple[int, Parallelism, str, bool], tuple[ModelSpec, WeightBytes]] = {}
+_MOST_COUNTED = 1_024
+
+
+def _weight_bytes(
+    model: ModelSpec, parallel: Parallelism, weight_dtype: str, with_drafts: bool
+) -> WeightBytes:
     storage = model.weights_in(weight_dtype)
     layers = layers_in_order(model)
     known: dict[tuple[int, ...], Bits] = {}  # most layers are alike

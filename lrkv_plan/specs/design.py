@@ -101,11 +101,12 @@ def with_size(model: ModelSpec, size: int) -> ModelSpec:
 
 def as_stored(model: ModelSpec, alignment: int) -> ModelSpec:
     """The model as an engine keeps it whose kernel wants rows of that multiple. [scalars]"""
+    kept = [group.attention and group.attention.aligned(alignment) for group in model.layers]
+    if all(one == group.attention for one, group in zip(kept, model.layers, strict=True)):
+        return model
     groups = tuple(
-        group
-        if group.attention is None
-        else group.model_copy(update={"attention": group.attention.aligned(alignment)})
-        for group in model.layers
+        group if one is None else group.model_copy(update={"attention": one})
+        for one, group in zip(kept, model.layers, strict=True)
     )
     return model.model_copy(update={"layers": groups})
 

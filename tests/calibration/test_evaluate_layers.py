@@ -153,3 +153,16 @@ def test_a_bad_table_is_one_line(tmp_path: Path, text: str, message: str) -> Non
     (tmp_path / "empty").mkdir()
     with pytest.raises(CalibrationError, match="holds no"):
         evaluate_layers(tmp_path / "empty", profile_of)
+
+
+def test_a_cache_format_that_is_none_is_counted_as_not_predicted(tmp_path: Path) -> None:
+    golden = Path(__file__).parent.parent / "golden" / "layers"
+    lines = (golden / "mla_layer.csv").read_text().splitlines()
+    place = lines[0].split(",").index("kv_dtype")
+    cells = lines[1].split(",")
+    cells[place] = "default"
+    path = tmp_path / "mla_layer.csv"
+    path.write_text("\n".join([lines[0], ",".join(cells), *lines[2:]]) + "\n")
+    done = RUN(app, ["calibrate", "evaluate-layers", str(path), "-f", "json"])
+    assert done.exit_code == 0, done.output
+    assert "kv_dtype 'default': known are bf16" in done.stdout
