@@ -226,14 +226,14 @@ def sweep(
     given = dict(locals())
     from lrkv_plan.report.views.sweep import sweep_table
     from lrkv_plan.sweeping.evaluation import Sweep
-    from lrkv_plan.sweeping.points import KEYS, NUMBER_KEYS
+    from lrkv_plan.sweeping.points import KEYS, NUMBER_KEYS, TEXT_KEYS
     from lrkv_plan.sweeping.reduction import reduction
     from lrkv_plan.sweeping.running import run
     from lrkv_plan.sweeping.where import condition
 
     keys = set(KEYS)
     thinned = reduction(reduce, objectives, by, keys, set(NUMBER_KEYS))
-    kept = None if where is None else condition(where, keys)
+    kept = None if where is None else condition(where, keys, TEXT_KEYS)
     refuse_beside_pool(kv_memory, utilisation=utilisation)
     named = models_of(models, spec_dir)
     grid = _grid(given, named)

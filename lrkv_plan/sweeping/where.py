@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from lrkv_plan.errors import ArgumentError, did_you_mean, shown
 
@@ -26,6 +26,8 @@ ALIASES: Mapping[str, tuple[str, float]] = {
     "usd": ("usd_per_million_tokens", 1.0),
 }
 _MOST_CHARACTERS = 2_000
+_DEEPEST = 50
+Kind: TypeAlias = Literal["number", "text", "truth"]
 _COUNTED: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
@@ -55,8 +57,14 @@ class Condition:
         return np.broadcast_to(np.asarray(found, bool), n_points)
 
 
-def condition(text: Any, keys: frozenset[str] | set[str]) -> Condition:
+def condition(
+    text: Any, keys: frozenset[str] | set[str], texts: frozenset[str] | set[str] = frozenset()
+) -> Condition:
     """Read a comparison over the keys of rows and their short words.
+
+    Parameters
+    ----------
+    texts : the keys whose values are texts; those of all others are numbers.
 
     Raises
     ------
@@ -65,7 +73,8 @@ def condition(text: Any, keys: frozenset[str] | set[str]) -> Condition:
 
     Examples
     --------
-    >>> sorted(condition("users >= 64 and gpu != 'h200'", {"admitted_sequences", "gpu"}).names)
+    >>> keys, texts = {"admitted_sequences", "gpu"}, {"gpu"}
+    >>> sorted(condition("users >= 64 and gpu != 'h200'", keys, texts).names)
     ['admitted_sequences', 'gpu']
     """
     if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
@@ -76,11 +85,10 @@ def condition(text: Any, keys: frozenset[str] | set[str]) -> Condition:
         raise ArgumentError(
             "where", f" {shown(text)}: is no comparison, such as 'users >= 64 and tpot_ms < 30'"
         ) from None
-    names: set[str] = set()
-    _check(body, text, keys, names, 0)
-    if not isinstance(body, ast.Compare | ast.BoolOp | ast.UnaryOp):
+    reader = _Reader(text, keys, texts)
+    if reader.kind(body, 0) != "truth":
         raise ArgumentError("where", f" {shown(text)}: compares nothing; write 'users >= 64'")
-    return Condition(text=text.strip(), names=frozenset(names))
+    return Condition(text=text.strip(), names=frozenset(reader.names))
 
 
 def key_of(name: str, keys: frozenset[str] | set[str], argument: str) -> tuple[str, float]:
@@ -102,42 +110,74 @@ def key_of(name: str, keys: frozenset[str] | set[str], argument: str) -> tuple[s
     )  # fmt: skip
 
 
-def _check(
-    node: ast.AST, text: str, keys: frozenset[str] | set[str], names: set[str], depth: int
-) -> None:
-    def refuse(what: str) -> ArgumentError:
-        return ArgumentError(
-            "where", f" {shown(text)}: {what} is not read here; compare keys with numbers or texts"
-        )
+class _Reader:
+    """Reads the nodes of a comparison and says of what kind each is: number, text or truth."""
 
-    if depth > 50:
-        raise refuse("so deep a comparison")
-    parts: list[ast.AST] = []
-    if isinstance(node, ast.Name):
-        names.add(key_of(node.id, keys, "where")[0])
-    elif isinstance(node, ast.Constant):
-        if isinstance(node.value, bool | bytes | complex) or node.value is ...:
-            raise refuse(shown(node.value))
-    elif isinstance(node, ast.BoolOp):
-        parts = list(node.values)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
-        parts = [node.operand]
-    elif isinstance(node, ast.BinOp) and type(node.op) in _COUNTED:
-        parts = [node.left, node.right]
-    elif isinstance(node, ast.Compare):
-        parts = [node.left, *node.comparators]
+    def __init__(
+        self, text: str, keys: frozenset[str] | set[str], texts: frozenset[str] | set[str]
+    ) -> None:
+        self.text, self.keys, self.texts = text, keys, texts
+        self.names: set[str] = set()
+
+    def refusal(self, what: str) -> ArgumentError:
+        """The error that says what is not read."""
+        told = "is not read here; compare keys with numbers or texts"
+        return ArgumentError("where", f" {shown(self.text)}: {what} {told}")
+
+    def kind(self, node: ast.AST, depth: int) -> Kind:
+        """The kind of a node, all of whose parts are read."""
+        if depth > _DEEPEST:
+            raise self.refusal("so deep a comparison")
+        if isinstance(node, ast.Name):
+            key = key_of(node.id, self.keys, "where")[0]
+            self.names.add(key)
+            return "text" if key in self.texts else "number"
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                return "text"
+            if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+                return "number"
+            raise self.refusal(shown(node.value))
+        if isinstance(node, ast.BoolOp):
+            return self._all(node.values, "truth", depth)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return self._all([node.operand], "truth", depth)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return self._all([node.operand], "number", depth)
+        if isinstance(node, ast.BinOp) and type(node.op) in _COUNTED:
+            return self._all([node.left, node.right], "number", depth)
+        if isinstance(node, ast.Compare):
+            return self._compared(node, depth)
+        raise self.refusal(shown(ast.unparse(node)))
+
+    def _all(self, nodes: Sequence[ast.AST], kind: Kind, depth: int) -> Kind:
+        for node in nodes:
+            if self.kind(node, depth + 1) != kind:
+                what = {
+                    "truth": "what compares nothing",
+                    "number": "counting with what is no number",
+                }
+                raise self.refusal(what[kind])
+        return kind
+
+    def _compared(self, node: ast.Compare, depth: int) -> Kind:
+        left = self.kind(node.left, depth + 1)
         for op, beside in zip(node.ops, node.comparators, strict=True):
-            listed = isinstance(beside, ast.Tuple | ast.List)
-            if isinstance(op, ast.In | ast.NotIn) != listed:
-                raise refuse("'in' without a list" if not listed else "a list without 'in'")
-            if not isinstance(op, ast.In | ast.NotIn) and type(op) not in _COMPARED:
-                raise refuse(type(op).__name__.lower())
-    elif isinstance(node, ast.Tuple | ast.List):
-        parts = list(node.elts)
-    else:
-        raise refuse(shown(ast.unparse(node)))
-    for part in parts:
-        _check(part, text, keys, names, depth + 1)
+            if isinstance(op, ast.In | ast.NotIn):
+                if not isinstance(beside, ast.Tuple | ast.List):
+                    raise self.refusal("'in' without a list")
+                kinds = {self.kind(one, depth + 1) for one in beside.elts}
+            elif type(op) not in _COMPARED or isinstance(beside, ast.Tuple | ast.List):
+                is_list = isinstance(beside, ast.Tuple | ast.List)
+                raise self.refusal("a list without 'in'" if is_list else type(op).__name__.lower())
+            else:
+                kinds = {self.kind(beside, depth + 1)}
+                if "text" in kinds and not isinstance(op, ast.Eq | ast.NotEq):
+                    raise self.refusal("an order of texts")
+            if kinds - {left} or left == "truth":
+                raise self.refusal("a number beside a text" if left != "truth" else "a comparison "
+                                   "of comparisons")  # fmt: skip
+        return "truth"
 
 
 def _evaluated(node: ast.AST, value_of: Callable[[str], Any]) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import lrkv_plan
 from lrkv_plan.errors import ArgumentError
-from lrkv_plan.sweeping.points import KEYS, NUMBER_KEYS
+from lrkv_plan.sweeping.points import KEYS, NUMBER_KEYS, TEXT_KEYS
 from lrkv_plan.sweeping.reduction import Objective, Reduction, frontier, reduction
 from lrkv_plan.sweeping.where import condition
 
@@ -92,7 +92,7 @@ def test_a_condition_holds_where_it_says(text: str, expected: list[int]) -> None
         "tpot_s": np.array([0.01, 0.02, 0.03, 0.01]),
         "gpu": np.array(["h200", "h200", "h100", "l4"], object),
     }
-    read = condition(text, set(KEYS))
+    read = condition(text, set(KEYS), TEXT_KEYS)
     assert np.flatnonzero(read.holds(columns.__getitem__, 4)).tolist() == expected
 
 
@@ -104,13 +104,18 @@ def test_a_condition_holds_where_it_says(text: str, expected: list[int]) -> None
         ("users.real > 1", "is not read"), ("[x for x in (1,)] == 1", "is not read"),
         ("users ** 9999999 > 1", "is not read"), ("gpu in 'h200'", "'in' without a list"),
         ("users == (1, 2)", "a list without 'in'"), ("users is 1", "is not read"),
+        ("gpu > 'h100'", "an order of texts"), ("gpu == 3", "a number beside a text"),
+        ("users > 'x'", "an order of texts"), ("users in (1, 'x')", "a number beside a text"),
+        ("gpu + 1 > 2", "what is no number"), ("users and gpu == 'x'", "compares nothing"),
+        ("(users > 1) == (users > 2)", "of comparisons"), ("not users", "compares nothing"),
+        ("gpu", "compares nothing"),
         ("users > True", "is not read"), ("-" * 100 + "users > 1", "so deep"),
         ("x" * 3_000, "must be text"), (5, "must be text"),
     ],
 )  # fmt: skip
 def test_what_is_no_condition_is_one_line(text: object, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
-        condition(text, set(KEYS))
+        condition(text, set(KEYS), TEXT_KEYS)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
