@@ -514,10 +514,11 @@ def weight_bytes_per_gpu(
     """
     check_model("model", model)
     check_is("parallel", parallel, Parallelism)
+    _check_stated(model)
+    model.weights_in(weight_dtype)  # refuses what is no format
     key = (id(model), parallel, weight_dtype, with_drafts)
     found = _counted.get(key)
     if found is None or found[0] is not model:
-        _check_stated(model)
         found = model, _weight_bytes(model, parallel, weight_dtype, with_drafts)
         if len(_counted) >= _MOST_COUNTED:
             _counted.pop(next(iter(_counted)))

@@ -250,7 +250,7 @@ def test_help_names_every_engine() -> None:
         ({"name": "My Engine"}, "a name has letters"),
         ({"aliases": ("a-b",)}, "a name has letters"),
         ({"sizes": frozenset({"tp"})}, "sizes: tp unknown; known: dcp_size"),
-        ({"reads": frozenset({"page"})}, "reads: page unknown; known: cross_kv"),
+        ({"reads": frozenset({"page"})}, "reads: page unknown; known: cpu_offload"),
     ],
 )
 def test_a_record_with_a_wrong_word_is_refused(changes: dict[str, Any], message: str) -> None:
