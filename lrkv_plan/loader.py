@@ -63,7 +63,7 @@ def load_model(
     if path is None:
         raise _unknown(str(argument), MODEL_FOLDER, spec_dir)
     if is_gguf(path):
-        from lrkv_plan.gguf import import_gguf
+        from lrkv_plan.gguf.model import import_gguf
 
         return import_gguf(path)
     if os.path.isdir(path):

@@ -105,7 +105,7 @@ def checkpoint_beside(argument: Model, model: ModelSpec) -> Checkpoint | None:
     if not path.exists():  # a shipped name; numpy takes longer to import than all else
         return None
     from lrkv_plan.checkpoint.tensors import checkpoint_weights, has_checkpoint
-    from lrkv_plan.gguf import gguf_bytes, is_gguf
+    from lrkv_plan.gguf.files import gguf_bytes, is_gguf
     from lrkv_plan.serving.deployment import Checkpoint
 
     if is_gguf(path):

@@ -12,7 +12,8 @@ import pytest
 
 import lrkv_plan
 from lrkv_plan.errors import PlanError, SpecError
-from lrkv_plan.gguf import gguf_bytes, import_gguf
+from lrkv_plan.gguf.files import gguf_bytes
+from lrkv_plan.gguf.model import import_gguf
 from lrkv_plan.gguf_mixtures import BLOCK_TYPES
 from lrkv_plan.memory.cache import bytes_per_token, state_bytes_per_sequence
 from tests.gguf.written import F16, F32, Q4_K, Q8_0, attention_block, header, llama, text, write
