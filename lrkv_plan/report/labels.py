@@ -344,7 +344,8 @@ def _cell_texts(sheet: Any, axes: Any, panel: Panel) -> None:
     for series in panel.series:
         places = list(zip(*positions(panel, series), series.values, strict=True))
         drawn = [(x, y, drawn_value(v, panel.value)) for x, y, v in places if v is not None]
-        is_count = panel.value.factor == 1 and all(isinstance(v, int) for v in series.values if v)
+        whole = all(float(value).is_integer() for _, _, value in drawn)
+        is_count = panel.value.factor == 1 and whole
         texts = [f"{v:,.0f}" if is_count or v >= 100 else f"{v:#.3g}" for _, _, v in drawn]
         widest = max((text_size(sheet, text, TICK_SIZE)[0] for text in set(texts)), default=0.0)
         n_columns, n_rows = len(categories(panel, "x")), len(categories(panel))
