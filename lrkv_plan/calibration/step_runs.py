@@ -167,7 +167,7 @@ def _count(row: Row, name: str, *, least: int = 1, default: int = 1) -> int:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (value >= least and value == int(value)):
+    if not (least <= value < math.inf and value == int(value)):
         raise CalibrationError(
             f"row {row.get('id')}: {name} {shown(text)}: must be a whole number from {least}"
         )

@@ -190,6 +190,7 @@ def test_nothing_that_can_be_predicted_is_said(tmp_path: Path) -> None:
         (HEADER, LINE.replace(",10", ",-1"), "row r1: decode_ms '-1'"),
         (HEADER, LINE.replace(",10", ","), "row r1: decode_ms ''"),
         (f"{HEADER},tp", f"{LINE},1.5", "row r1: tp '1.5': must be a whole number from 1"),
+        (f"{HEADER},tp", f"{LINE},inf", "row r1: tp 'inf': must be a whole number from 1"),
         (f"{HEADER},draft_tokens", f"{LINE},x", "row r1: draft_tokens 'x'"),
         (HEADER.replace(",gpu", ",card"), LINE, "lacks the columns gpu"),
         (HEADER.replace("decode_ms", "ms"), LINE, "lacks the column decode_ms or tpot_ms"),
