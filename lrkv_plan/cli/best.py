@@ -22,11 +22,10 @@ from lrkv_plan.cli.options import (
     SpeculativeOption,
     TpotOption,
     UtilisationOption,
-    asked_result,
     writes_table,
 )
 from lrkv_plan.cli.panels import DEPLOYMENT, OUTPUT, PRICE
-from lrkv_plan.cli.plotting import check_plot, write_plot
+from lrkv_plan.cli.plotting import answered
 from lrkv_plan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,13 +44,10 @@ def _asks(command: Callable[..., None]) -> Callable[..., None]:
     def answer(**values: Any) -> "Table":
         if not values["users"]:
             raise UsageError("--users is missing: how many are served together, such as 64")
-        plot = values["plot"]
-        check_plot(plot, values["context"])
-        found = asked_result("best", values["model"], apart=("plot",))
-        if plot is not None:
-            write_plot(found.tornado(), plot, values["context"])
-        table: Table = found.table
-        return table
+        return answered(
+            "best", values["model"], values["plot"], values["context"],
+            lambda found: found.tornado(),
+        )  # fmt: skip
 
     return writes_table(answer)
 

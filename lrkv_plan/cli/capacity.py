@@ -18,8 +18,12 @@ from lrkv_plan.cli.options import (
     KvDtypesOption,
     KvMemoryOption,
     LaunchOption,
+    MaxBatchedOption,
+    MaxNumSeqsOption,
     NGpusOption,
+    PageTokensOption,
     PpLayersOption,
+    PrefixCacheOption,
     RequireSequencesOption,
     RequireTokensOption,
     RequireTpotOption,
@@ -103,19 +107,8 @@ def capacity(
             rich_help_panel=DEPLOYMENT,
         ),
     ] = False,
-    page_tokens: Annotated[
-        str | None,
-        typer.Option("--page-tokens", metavar="N", help="Tokens per page.", rich_help_panel=ENGINE),
-    ] = None,
-    max_batched_tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--max-batched-tokens",
-            metavar="N",
-            help="Tokens scheduled in one step. Default: vLLM's for the GPU, 8192 or 2048.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = None,
+    page_tokens: PageTokensOption = None,
+    max_batched_tokens: MaxBatchedOption = None,
     kv_dtype: KvDtypesOption = "bf16",
     weight_dtype: WeightDtypeOption = None,
     weights: WeightsOption = None,
@@ -139,14 +132,7 @@ def capacity(
             rich_help_panel=PRICE,
         ),
     ] = None,
-    prefix_cache: Annotated[
-        bool,
-        typer.Option(
-            "--prefix-cache",
-            help="State layers keep a block for reuse.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = False,
+    prefix_cache: PrefixCacheOption = False,
     drafter: Annotated[
         str | None,
         typer.Option(
@@ -156,15 +142,7 @@ def capacity(
             rich_help_panel=ENGINE,
         ),
     ] = None,
-    max_num_seqs: Annotated[
-        str | None,
-        typer.Option(
-            "--max-num-seqs",
-            metavar="N",
-            help="Most sequences that run together.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = None,
+    max_num_seqs: MaxNumSeqsOption = None,
     mamba_ssm_cache_dtype: Annotated[
         str | None,
         typer.Option(

@@ -136,6 +136,36 @@ UtilisationOption = Annotated[
         rich_help_panel=DEPLOYMENT,
     ),
 ]
+PageTokensOption = Annotated[
+    str | None,
+    typer.Option("--page-tokens", metavar="N", help="Tokens per page.", rich_help_panel=ENGINE),
+]
+MaxBatchedOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-batched-tokens",
+        metavar="N",
+        help="Tokens scheduled in one step. Default: vLLM's for the GPU, 8192 or 2048.",
+        rich_help_panel=ENGINE,
+    ),
+]
+PrefixCacheOption = Annotated[
+    bool,
+    typer.Option(
+        "--prefix-cache",
+        help="State layers keep a block for reuse.",
+        rich_help_panel=ENGINE,
+    ),
+]
+MaxNumSeqsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-num-seqs",
+        metavar="N",
+        help="Most sequences that run together.",
+        rich_help_panel=ENGINE,
+    ),
+]
 KvMemoryOption = Annotated[
     str | None,
     typer.Option(

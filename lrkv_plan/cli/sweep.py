@@ -17,18 +17,21 @@ from lrkv_plan.cli.options import (
     GpuHourOption,
     KvDtypesOption,
     KvMemoryOption,
+    MaxBatchedOption,
+    MaxNumSeqsOption,
     ModelsArgument,
     NGpusOption,
+    PageTokensOption,
+    PrefixCacheOption,
     SpecDirOption,
     SpeculativeOption,
     TpotOption,
     UtilisationOption,
     WeightsOption,
-    asked_result,
     writes_table,
 )
-from lrkv_plan.cli.panels import DEPLOYMENT, ENGINE, OUTPUT, REQUIREMENTS
-from lrkv_plan.cli.plotting import check_plot, write_plot
+from lrkv_plan.cli.panels import DEPLOYMENT, OUTPUT, REQUIREMENTS
+from lrkv_plan.cli.plotting import answered
 from lrkv_plan.errors import UsageError, shown
 
 if TYPE_CHECKING:
@@ -50,12 +53,10 @@ def _asks(command: Callable[..., None]) -> Callable[..., None]:
         dask, plot = values["dask"], values["plot"]
         told = {} if dask is None else {"executor": f"dask:{dask}"}
         axes = _axes(values)
-        check_plot(plot, values["context"])
-        found = asked_result("sweep", values["models"], apart=("dask", "plot", "axes"), **told)
-        if plot is not None:
-            write_plot(found.plot(*axes), plot, values["context"])
-        table: Table = found.table
-        return table
+        return answered(
+            "sweep", values["models"], plot, values["context"],
+            lambda found: found.plot(*axes), apart=("dask", "axes"), **told,
+        )  # fmt: skip
 
     return writes_table(answer)
 
@@ -205,34 +206,10 @@ def sweep(
     utilisation: UtilisationOption = None,
     kv_memory: KvMemoryOption = None,
     align: AlignOption = "16",
-    page_tokens: Annotated[
-        str | None,
-        typer.Option("--page-tokens", metavar="N", help="Tokens per page.", rich_help_panel=ENGINE),
-    ] = None,
-    max_batched_tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--max-batched-tokens",
-            metavar="N",
-            help="Tokens scheduled in one step. Default: vLLM's for the GPU.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = None,
-    max_num_seqs: Annotated[
-        str | None,
-        typer.Option(
-            "--max-num-seqs",
-            metavar="N",
-            help="Most sequences that run together.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = None,
-    prefix_cache: Annotated[
-        bool,
-        typer.Option(
-            "--prefix-cache", help="State layers keep a block for reuse.", rich_help_panel=ENGINE
-        ),
-    ] = False,
+    page_tokens: PageTokensOption = None,
+    max_batched_tokens: MaxBatchedOption = None,
+    max_num_seqs: MaxNumSeqsOption = None,
+    prefix_cache: PrefixCacheOption = False,
     speculative_tokens: SpeculativeOption = "1",
     accepted_tokens: AcceptedOption = "1",
     gpu_hour_usd: GpuHourOption = None,

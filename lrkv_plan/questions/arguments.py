@@ -61,6 +61,22 @@ def models_of(argument: Models, spec_dir: str | Path | None = None) -> list[tupl
     return found
 
 
+def weight_formats_of(value: Texts | None) -> list[str | None]:
+    """Formats of weights, one or several; None is the model's own, ``own`` or not given.
+
+    Raises
+    ------
+    UsageError
+        If one is unknown.
+    """
+    from lrkv_plan.formats import weight_format
+
+    if value is None:
+        return [None]
+    texts = [part.strip() for one in words.texts("weight_dtype", value) for part in one.split(",")]
+    return [None if one == "own" else weight_format(one).name for one in texts]
+
+
 def refuse(given: Mapping[str, Any], why: str) -> None:
     """Refuse arguments that the question does not use.
 

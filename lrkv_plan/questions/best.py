@@ -23,12 +23,14 @@ from lrkv_plan.questions.arguments import (
     designs_of,
     latency_target,
     load_model,
+    weight_formats_of,
     with_provenance,
 )
 from lrkv_plan.questions.asking import Asking
 from lrkv_plan.questions.listed import listed
 from lrkv_plan.questions.picture import Picture
 from lrkv_plan.questions.result import Result
+from lrkv_plan.specs.deployment import SIZES
 
 if TYPE_CHECKING:
     from lrkv_plan.report.screens.best import Answered
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from lrkv_plan.serving.deployment import Deployment
     from lrkv_plan.specs.hardware import HardwareProfile
     from lrkv_plan.specs.model import ModelSpec
-
-_SIZES = ("tp_size", "pp_size", "dp_size", "ep_size", "dcp_size")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -151,12 +151,12 @@ def best(
         most_usd_per_hour=budget,
         most_gpus=64 if max_gpus is None else words.count("max_gpus", max_gpus),
         stated=tuple(
-            (name, words.count(name, given[name])) for name in _SIZES if given[name] is not None
+            (name, words.count(name, given[name])) for name in SIZES if given[name] is not None
         ),
     )
     chosen = _chosen(given, spec, bases)
     kv_dtypes = listed("kv_dtype", words.given(kv_dtype, "bf16"))
-    weight_dtypes = _weight_formats(weight_dtype)
+    weight_dtypes = list(dict.fromkeys(weight_formats_of(weight_dtype)))
     answers = list(_answers(chosen, bases, wish, kv_dtypes, weight_dtypes))
     answers.sort(key=_order)
     if not any(one.way for one in answers):
@@ -198,15 +198,6 @@ def _bases(given: Mapping[str, Any], spec: ModelSpec) -> list[Deployment]:
             raise ArgumentError("gpu", f" {gpu}: how many is searched; leave the number out")
         bases.append(one)
     return bases
-
-
-def _weight_formats(value: Texts | None) -> list[str | None]:
-    from lrkv_plan.formats import weight_format
-
-    if value is None:
-        return [None]
-    texts = [part.strip() for one in words.texts("weight_dtype", value) for part in one.split(",")]
-    return [None if one == "own" else weight_format(one).name for one in dict.fromkeys(texts)]
 
 
 def _chosen(

@@ -17,6 +17,7 @@ from lrkv_plan.formats import WEIGHT_FORMATS, storage_format, weight_format
 from lrkv_plan.loader import MODEL_FOLDER, load_model, shipped_files
 from lrkv_plan.notes import Note, limit
 from lrkv_plan.questions.arguments import default_context, deployment_of, refuse, with_provenance
+from lrkv_plan.specs.deployment import SIZES
 
 if TYPE_CHECKING:
     from lrkv_plan.report.tables import Table
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from lrkv_plan.specs.deployment import EngineName
     from lrkv_plan.specs.model import ModelSpec
 
-SIZES = ("tp_size", "pp_size", "dp_size", "ep_size", "dcp_size")
 # Arguments that may be given beside a log: they replace what it states.
 _BESIDE = frozenset(
     (*SIZES, "model", "from_log", "write_budget", "gpu", "engine", "context_tokens", "page_tokens",

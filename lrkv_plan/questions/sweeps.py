@@ -25,10 +25,12 @@ from lrkv_plan.questions.arguments import (
     models_of,
     refuse_beside_pool,
     refuse_unread,
+    weight_formats_of,
 )
 from lrkv_plan.questions.listed import listed
 from lrkv_plan.questions.picture import Picture
 from lrkv_plan.questions.result import Result
+from lrkv_plan.specs.deployment import SIZES
 from lrkv_plan.specs.design import design_label
 
 if TYPE_CHECKING:
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from lrkv_plan.sweeping.grid import Design, Grid
     from lrkv_plan.sweeping.running import Outcome
 
-_SIZES = ("tp_size", "pp_size", "dp_size", "ep_size", "dcp_size")
 MOST_POINTS = 10**11
 _SPAN_OF_SIZES = re.compile(r"(\d+)\.\.(\d+)(?::(\*?\d+))?")
 
@@ -269,7 +270,7 @@ def _explained(
         "engine": given["engine"], "context_tokens": row["context_tokens"],
         "kv_dtype": row["kv_dtype"], "weight_dtype": row["weight_dtype"],
         "weights": given["weights"], "spec_dir": given["spec_dir"],
-        **{name: row[name] for name in _SIZES},
+        **{name: row[name] for name in SIZES},
     }  # fmt: skip
     if given["weights"] is not None:
         at["weight_dtype"] = None
@@ -309,12 +310,12 @@ def _grid(given: Mapping[str, Any], named: Sequence[tuple[str, ModelSpec]]) -> G
         if context is None
         else words.spans("context_tokens", context, units.parse_tokens)
     )
-    sizes = [_sizes(given, name) for name in _SIZES]
+    sizes = [_sizes(given, name) for name in SIZES]
     return Grid(
         models=specs,
         designs=tuple(tuple(_designs(spec, given["designs"])) for spec in specs),
         bases=bases,
-        layouts=tuple(dict(zip(_SIZES, one, strict=True)) for one in itertools.product(*sizes)),
+        layouts=tuple(dict(zip(SIZES, one, strict=True)) for one in itertools.product(*sizes)),
         kv_dtypes=tuple(kv_dtypes),
         weight_dtypes=tuple(_weight_formats(given["weight_dtype"])),
         contexts=tuple(contexts),
@@ -383,15 +384,10 @@ def _whole(text: str) -> int:
 
 
 def _weight_formats(value: Texts | None) -> list[str | None]:
-    """Formats of weights; None is the model's own."""
-    from lrkv_plan.formats import weight_format
-
-    if value is None:
-        return [None]
-    texts = [part.strip() for one in words.texts("weight_dtype", value) for part in one.split(",")]
-    if len(set(texts)) < len(texts):
+    found = weight_formats_of(value)
+    if len(set(found)) < len(found):
         raise ArgumentError("weight_dtype", f" {shown(value)}: name each format once")
-    return [None if one == "own" else weight_format(one).name for one in texts]
+    return found
 
 
 def _designs(model: ModelSpec, asked: Any) -> list[Design]:
@@ -475,7 +471,7 @@ def _inputs(
         "designs": [[one.text for one in designs] for designs in grid.designs],
         "engine": str(base.engine),
         "n_gpus": base.n_gpus,
-        **{name: sorted({one[name] for one in grid.layouts}) for name in _SIZES},
+        **{name: sorted({one[name] for one in grid.layouts}) for name in SIZES},
         "kv_dtypes": list(grid.kv_dtypes),
         "weight_dtypes": [one or "own" for one in grid.weight_dtypes],
         "contexts_tokens": list(grid.contexts),

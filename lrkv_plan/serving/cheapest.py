@@ -309,13 +309,10 @@ def _too_slow(
     alone = admitted_by(step, row, deployment, replace(target, tpot_s=None), 1)
     if alone is None:
         return RuledOut(reason="no sequence is served", nearness=(1, 0.0))
-    reason = f"one user takes {significant_ms(alone.tpot_s)} ms a token, more than asked"
+    milliseconds = alone.tpot_s * 1e3
+    told = f"{milliseconds:,.0f}" if milliseconds >= 1_000 else f"{milliseconds:.3g}"
+    reason = f"one user takes {told} ms a token, more than asked"
     return RuledOut(reason=reason, nearness=(3, -alone.tpot_s))
-
-
-def significant_ms(seconds: float) -> str:
-    """Milliseconds with three digits."""
-    return f"{seconds * 1e3:.3g}"
 
 
 def _nearest(reasons: Sequence[RuledOut], n_tried: int) -> RuledOut:

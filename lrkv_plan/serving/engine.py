@@ -27,6 +27,7 @@ from lrkv_plan.serving.launch import Launch
 from lrkv_plan.serving.log import LogFormat
 from lrkv_plan.serving.pool import Pool
 from lrkv_plan.specs.deployment import (
+    SIZES,
     EngineName,
     EngineSettings,
     Parallelism,
@@ -49,7 +50,7 @@ LaunchRule = Callable[[Launch], "list[str]"]
 T = TypeVar("T")
 
 ENTRY_POINT_GROUP = "lrkv_plan.engines"
-ALL_SIZES = frozenset({"tp_size", "pp_size", "dp_size", "ep_size", "dcp_size"})
+ALL_SIZES = frozenset(SIZES)
 # Settings that only some engines' rules read; all read the others.
 SETTINGS = (
     "page_tokens", "max_batched_tokens", "prefix_cache", "drafter", "max_num_seqs",

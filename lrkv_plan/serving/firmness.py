@@ -8,7 +8,7 @@ and the rest of their steps rest on; those with the same kernels share these too
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,9 +67,10 @@ def firmness(ways: Sequence[Way], wish: Wish, *, n_draws: int, seed: int) -> Sen
                 constants[one.name] = Constant(
                     name=one.name, low=min(known.low, one.low), high=max(known.high, one.high)
                 )
-    costs: Callable[[Mapping[str, Any]], Any] = lambda factors: np.stack(  # noqa: E731
-        [option.costs(factors) for option in options]
-    )
+
+    def costs(factors: Mapping[str, Any]) -> Any:
+        return np.stack([option.costs(factors) for option in options])
+
     return sensitivity(list(constants.values()), costs, n_draws=n_draws, seed=seed)
 
 

@@ -101,6 +101,7 @@ def plain_name(text: str) -> str:
 
 
 MAX_GPUS_PER_KIND = 65_536
+SIZES = ("tp_size", "pp_size", "dp_size", "ep_size", "dcp_size")  # GPUs of each kind of parallelism
 
 
 @dataclass(frozen=True, kw_only=True)

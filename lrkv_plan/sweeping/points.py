@@ -20,6 +20,7 @@ from lrkv_plan.memory.weights import parameter_count, weight_bytes_per_gpu
 from lrkv_plan.serving.capacity import held_over
 from lrkv_plan.serving.deployment import Deployment, known_weight_bytes
 from lrkv_plan.serving.load import LatencyTarget, timed_step
+from lrkv_plan.specs.deployment import SIZES
 from lrkv_plan.specs.design import as_stored
 from lrkv_plan.specs.model import ModelSpec
 from lrkv_plan.sweeping.grid import Configuration, Grid
@@ -43,7 +44,6 @@ KEYS = (
     "refused",
 )  # fmt: skip
 DEALT = ("tp_size", "pp_size", "dp_size")  # their product are a replica's GPUs
-LAYOUT = ("tp_size", "pp_size", "dp_size", "ep_size", "dcp_size")
 REASONS = np.array(["", TOO_MANY, NONE_FITS, TOO_SLOW], object)
 BASES = np.array(["", *STRONGEST_FIRST], object)
 
@@ -246,7 +246,7 @@ def _told(configuration: Configuration) -> dict[str, Any]:
         "gpu": None if hardware is None else hardware.name,
         "engine": str(deployment.engine),
         "n_gpus": deployment.n_gpus or math.prod(sizes[name] for name in DEALT),
-        **{name: sizes[name] for name in LAYOUT},
+        **{name: sizes[name] for name in SIZES},
         "kv_dtype": deployment.settings.kv_dtype,
         "weight_dtype": deployment.weight_dtype or variant.model.weight_dtype,
     }

@@ -147,6 +147,11 @@ def _parts(
     sweep: Sweep, todo: Sequence[Chunk], executor: Any, workers: int | None
 ) -> Iterable[Part]:
     n_points = sum(chunk.n_points(sweep.grid) for chunk in todo)
+    is_elsewhere = str(executor).startswith("dask:") and executor != "dask:local"
+    if workers is not None and (is_elsewhere or (executor == "serial" and workers > 1)):
+        raise ArgumentError(
+            "workers", f" {workers}: is of this machine's processes; leave it out here"
+        )
     if isinstance(executor, Executor):
         return _submitted(executor, sweep, todo, workers or _cores())
     if executor is None:

@@ -161,7 +161,7 @@ def test_gpus_without_a_price_stand_after_all_others() -> None:
     assert any("no hourly price is known of gb10" in note.text for note in answer.notes)
 
 
-def test_an_answer_in_tokens_of_both_words(capsys: Any) -> None:
+def test_the_command_answers_in_its_first_line() -> None:
     done = CliRunner().invoke(app, [
         "best", "llama-3.1-8b", "--users", "64", "--context-tokens", "32k", "--gpu", "h200,b200",
         "--kv-dtype", "bf16,fp8",

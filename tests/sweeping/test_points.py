@@ -16,6 +16,7 @@ from lrkv_plan.serving.deployment import Deployment
 from lrkv_plan.serving.engine import built_in_engines, engine_named
 from lrkv_plan.specs.deployment import EngineSettings, Parallelism
 from lrkv_plan.specs.design import design_label
+from tests.serving.test_media import QWEN as VISION
 
 SAME = (
     "n_gpus", "tp_size", "pp_size", "dp_size", "ep_size", "context_tokens",
@@ -147,7 +148,7 @@ def test_what_is_held_at_many_contexts_is_what_is_held_at_each(engine: str, mode
             assert held.bytes_per_token_per_gpu == row.bytes_per_token_per_gpu
 
 
-def test_a_vision_model_s_budget_is_asked_at_every_context() -> None:
+def test_a_stated_pool_by_hand() -> None:
     spec = lrkv_plan.load_model("llama-3.1-8b")
     stated = Deployment(
         engine=engine_named("vllm"), settings=EngineSettings(context_tokens=1),
@@ -204,3 +205,22 @@ def test_a_row_is_explained_by_the_single_questions() -> None:
     assert "attention" in told
     assert "the batch does not fit" in swept.explain(1)
     assert "lrkv:16" in swept.explain(4)
+
+
+def test_a_vision_model_s_budget_is_asked_at_every_context() -> None:
+    # The encoder is profiled with as many images as the context holds, so the memory differs.
+    model = lrkv_plan.load_model(VISION)
+    contexts = np.array([2_048, 8_192, 128_000], np.int64)
+
+    def at(context: int) -> Deployment:
+        return Deployment(
+            engine=engine_named("vllm@0.10.2"), hardware=lrkv_plan.load_gpu("a100-sxm-40gb"),
+            settings=EngineSettings(context_tokens=context),
+        )  # fmt: skip
+
+    held = held_over(model, at(1), contexts)
+    rows = [capacity_row(model, at(context)) for context in map(int, contexts)]
+    budgets = [row.kv_budget_bytes_per_gpu for row in rows]
+    assert len(set(budgets)) > 1
+    assert held.kv_budget_bytes_per_gpu.tolist() == budgets
+    assert held.max_sequences.tolist() == [row.max_sequences for row in rows]

@@ -148,6 +148,12 @@ def test_too_many_rows_for_the_memory_are_refused(monkeypatch: pytest.MonkeyPatc
     assert len(lrkv_plan.sweep("llama-3.1-8b", reduce="min", **GRID).rows) == 1
 
 
+@pytest.mark.parametrize("executor", ["serial", "dask:tcp://127.0.0.1:1"])
+def test_workers_that_would_not_be_there_are_refused(executor: str) -> None:
+    with pytest.raises(ArgumentError, match="workers 4: is of this machine's processes"):
+        lrkv_plan.sweep("llama-3.1-8b", gpus="h200", executor=executor, workers=4)
+
+
 def test_an_unknown_executor_is_refused() -> None:
     with pytest.raises(ArgumentError, match="one of serial, processes, dask"):
         lrkv_plan.sweep("llama-3.1-8b", gpus="h200", executor="ray")

@@ -8,8 +8,7 @@ from typing import Any
 from lrkv_plan.notes import Note
 from lrkv_plan.report.screens.best import Answered, BestAnswer, best_screen
 from lrkv_plan.report.tables import Column, Row, Table
-
-_SIZES = ("tp_size", "pp_size", "dp_size", "ep_size", "dcp_size")
+from lrkv_plan.specs.deployment import SIZES
 
 
 def best_table(answer: BestAnswer, given: Mapping[str, Any]) -> Table:
@@ -40,7 +39,7 @@ def _inputs(answer: BestAnswer, given: Mapping[str, Any]) -> dict[str, Any]:
         "engine": str(answer.answers[0].base.engine),
         "budget_usd_hour": answer.wish.most_usd_per_hour,
         "max_gpus": answer.wish.most_gpus,
-        **{name: dict(answer.wish.stated).get(name) for name in _SIZES},
+        **{name: dict(answer.wish.stated).get(name) for name in SIZES},
         "n_draws": 0 if firm is None else firm.n_draws,
         "seed": 0 if firm is None else firm.seed,
         "families": bool(given["families"]),
@@ -61,7 +60,7 @@ def _row(one: Answered, answer: BestAnswer, place: int) -> dict[str, Any]:
         "weight_dtype": weights,
         "n_gpus": row.n_gpus if row else None,
         "n_replicas": None if way is None else way.deployment.n_replicas,
-        **{name: getattr(row, name) if row else None for name in _SIZES},
+        **{name: getattr(row, name) if row else None for name in SIZES},
         "context_tokens": answer.context_tokens,
         "bytes_per_token_per_gpu": row.bytes_per_token_per_gpu if row else None,
         "max_sequences": row.max_sequences if row else None,
